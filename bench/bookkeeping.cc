@@ -1,9 +1,10 @@
-// What the engine itself costs a parameter tensor in a step: hooks, buckets and Update, without the
-// time inside ATen operations.
+// Measures the engine's own time for each parameter tensor in a step: hooks, buckets and Update,
+// without the time inside ATen operations.
 //
 // Models of N tensors of one element each, forward and backward through one operation a tensor; the
 // same graph is timed without an engine (plain backward and .grad reset) and the difference is
-// divided by N. One rank: no communication. Prints a line a size; --json - prints JSON.
+// divided by N. One rank: no communication. Prints a line for each N; with `--json -` it prints one
+// line of JSON after the job's greeting.
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
@@ -88,10 +89,6 @@ int main(int argc, char** argv) {
   options.program = "bench_bookkeeping";
   options.run_dir = absl::StrFormat("/tmp/dtrain-bookkeeping-%d", getpid());
   options.overrides = {"train_batch_size=1", "metrics.interval=1000000"};
-  std::FILE* const out = stdout;
-  if (json) {  // The job's own greeting must not mix with the JSON.
-    stdout = stderr;
-  }
   auto job = dtrain::Job::Create(options);
   DT_CHECK_OK(job.status());
   dtrain::Json rows = dtrain::Json::array();
@@ -99,11 +96,11 @@ int main(int argc, char** argv) {
     const double micros = MicrosPerTensor(**job, count);
     rows.push_back({{"tensors", count}, {"us_per_tensor", micros}});
     if (!json) {
-      absl::FPrintF(out, "%5d tensors: %.3f us a tensor\n", count, micros);
+      absl::PrintF("%5d tensors: %.3f us a tensor\n", count, micros);
     }
   }
   if (json) {
-    absl::FPrintF(out, "%s\n", dtrain::DumpJson(rows));
+    absl::PrintF("%s\n", dtrain::DumpJson(rows));
   }
   return 0;
 }

@@ -3,7 +3,7 @@ import program
 
 
 def all_goals(results):
-    """Of a results file: bench_classifier judges them."""
+    """The goals of a results file; bench_classifier has judged them."""
     return [(goal["name"], goal["measured"], goal["op"], goal["target"]) for goal in results["goals"]]
 
 

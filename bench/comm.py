@@ -11,16 +11,17 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
 from report import begin, of_probe, print_goals, write_results
+from rounds import rotated
+from runner import run, times_by_size
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 PEERS = ["gloo", "openmpi", "deepspeed-shm"]
-OF_PROBE = 0.85  # As comm_allreduce.cc.
+OF_PROBE = 0.85  # comm/allreduce.cc has the same.
 MOST = 1 << 40
 # (name, the peers whose fastest counts, from and to how many bytes, relation, target)
 PEER_GOALS = (
@@ -38,21 +39,7 @@ def sizes_up_to(largest):
 
 
 def rounds_of(size):
-    return 200 if size <= MIB else 30 if size <= 32 * MIB else 11  # As comm_allreduce.cc.
-
-
-def run(command, env=None):
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})},
-                          timeout=1800, check=False)
-    if done.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with {done.returncode}:\n"
-                 f"{(done.stdout + done.stderr)[-3000:]}")
-    return done.stdout
-
-
-def json_lines(text):
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"bytes"')]
-    return {line["bytes"]: line["p50_us"] for line in lines}
+    return 200 if size <= MIB else 30 if size <= 32 * MIB else 11  # comm/allreduce.cc has the same.
 
 
 class Programs:
@@ -83,12 +70,12 @@ class Programs:
                    env={"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
                         "TORCH_EXTENSIONS_DIR": self.args.extensions,
                         "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"})
-        return {kind: json_lines(text)}
+        return {kind: times_by_size(text)}
 
     def openmpi(self):
         text = run(["mpirun", "--allow-run-as-root", "--bind-to", "core", "-np", "2", self.mpi,
                     *self.plan])
-        return {"openmpi": json_lines(text)}
+        return {"openmpi": times_by_size(text)}
 
     def all(self):
         return [self.dtrain, lambda: self.torch("gloo"), self.openmpi,
@@ -96,7 +83,7 @@ class Programs:
 
 
 def median_ratio(rounds, size, other, ours="registered"):
-    """How often ours fits into the other's time."""
+    """The other's time divided by ours."""
     return statistics.median(r[other][size] / r[ours][size] for r in rounds)
 
 
@@ -110,12 +97,12 @@ def label_of(size):
 
 
 def ratios_in(rounds, sizes, peers, ours, low, high=MOST):
-    """One for each size of the range, against the fastest of `peers`."""
+    """The ratio to the fastest of `peers`, for each size of the range."""
     return [median_against_best(rounds, size, peers, ours) for size in sizes if low <= size <= high]
 
 
 def goals_against_peers(rounds, sizes, ours):
-    """The worst size of each goal's range; `ours`: the memory."""
+    """The goals against peers, each at the worst size of its range. `ours`: the kind of memory."""
     goals = []
     for name, peers, low, high, relation, target in PEER_GOALS:
         if found := ratios_in(rounds, sizes, peers, ours, low, high):
@@ -125,7 +112,7 @@ def goals_against_peers(rounds, sizes, ours):
 
 
 def goals_of(rounds, sizes):
-    """For print_goals."""
+    """All goals, as print_goals takes them."""
     return [*goals_against_peers(rounds, sizes, "registered"),
             *goals_against_peers(rounds, sizes, "plain"),
             *(of_probe(f"comm.shm_{label_of(size)}_of_zero_copy_bound",
@@ -133,7 +120,7 @@ def goals_of(rounds, sizes):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     return goals_of(results["rounds"], sorted(results["rounds"][0]["registered"]))
 
 
@@ -170,8 +157,7 @@ def main():
         programs = Programs(args, folder)
         for i in range(args.rounds):
             times = {}
-            order = programs.all()
-            for program in order[i % len(order):] + order[:i % len(order)]:
+            for program in rotated(programs.all(), i):
                 times.update(program())
             rounds.append(times)
             print(f"round {i + 1}/{args.rounds}: 4 KiB in {times['registered'][4096]:.1f} us, "

@@ -12,6 +12,8 @@ import sys
 
 import links
 from report import begin, of_probe, print_goals, write_results
+from rounds import rotated
+from runner import times_by_size
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KIB, MIB = 1 << 10, 1 << 20
@@ -26,7 +28,7 @@ def plan_of(sizes):
 
 
 class Programs:
-    """What runs over one link; each gives {bytes: microseconds}."""
+    """The programs that run over one link; dtrain and gloo give {bytes: microseconds}."""
 
     def __init__(self, args, link, sizes):
         self.args, self.link, self.sizes, self.port = args, link, sizes, 7000
@@ -37,12 +39,12 @@ class Programs:
 
     def dtrain(self):
         self.port += 1
-        return self._times(self.link.run(lambda rank: self._rank(rank, "--plan",
-                                                                 plan_of(self.sizes))))
+        return times_by_size(self.link.run(lambda rank: self._rank(rank, "--plan",
+                                                                   plan_of(self.sizes))))
 
     def gloo(self):
         self.port += 1
-        return self._times(self.link.run(
+        return times_by_size(self.link.run(
             lambda rank: [sys.executable, f"{HERE}/twins/allreduce_torch.py", "gloo", "--plan",
                           plan_of(self.sizes)],
             lambda rank: self.link.env(rank, self.port)))
@@ -53,11 +55,6 @@ class Programs:
         text = self.link.run(lambda rank: self._rank(rank, "--stream", str(STREAM_BYTES)))
         return json.loads(text.splitlines()[-1])["stream_mb_s"]
 
-    @staticmethod
-    def _times(text):
-        lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"bytes"')]
-        return {line["bytes"]: line["p50_us"] for line in lines}
-
 
 def measure(args, mbit, sizes):
     """[{"dtrain": {bytes: us}, "gloo": ..., "stream_mb_s": ...}] by round."""
@@ -65,8 +62,7 @@ def measure(args, mbit, sizes):
     with links.Link(mbit) as link:
         programs = Programs(args, link, sizes)
         for number in range(args.rounds):
-            names = ["dtrain", "gloo"] if number % 2 == 0 else ["gloo", "dtrain"]
-            rounds.append({name: getattr(programs, name)() for name in names})
+            rounds.append({name: getattr(programs, name)() for name in rotated(("dtrain", "gloo"), number)})
             rounds[-1]["stream_mb_s"] = programs.stream()
     return rounds
 
@@ -92,7 +88,7 @@ def print_table(title, rounds, sizes):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     goals, facts = [], results["rounds"]
     if "veth" in facts:
         goals.append(("comm.tcp_veth_from_64KiB_vs_gloo",

@@ -7,7 +7,6 @@ really made) and the mean loss of the last steps with those of fp32 gradients; t
 import argparse
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -17,6 +16,7 @@ import time
 
 from jobs import launch_command, rank_pids, records, series
 from report import begin, write_results
+from runner import run
 
 RANKS = 2
 LAST_STEPS = 20
@@ -127,11 +127,9 @@ def main():
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     args.json = begin("compression", args.json)
-    folder = tempfile.mkdtemp(prefix="dtrain-compression-")
     rows = []
-    try:
-        subprocess.run([f"{args.bin}/dtrain", "data", "prepare", "--out", f"{folder}/data",
-                        *args.corpus], check=True, stdout=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory(prefix="dtrain-compression-", ignore_cleanup_errors=True) as folder:
+        run([f"{args.bin}/dtrain", "data", "prepare", "--out", f"{folder}/data", *args.corpus])
         print(f"{'policy':26}{'bytes a step':>14}{'of fp32':>9}{'loss':>9}{'against fp32':>14}")
         for name in args.policies:
             rows.append(train(args, folder, name, POLICIES[name]))
@@ -140,8 +138,6 @@ def main():
             row["loss_difference"] = row["loss"] - rows[0]["loss"]
             print(f"{name:26}{row['bytes_a_step']:14,.0f}{row['bytes_ratio']:9.3f}{row['loss']:9.4f}"
                   f"{row['loss_difference']:+14.4f}", flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     print("", *curve_lines(rows), sep="\n")
     write_results(args.json, "compression", steps=args.steps, ranks=RANKS, rows=rows)
 

@@ -30,7 +30,7 @@ WARPS_MAX = {"sm_80": 64, "sm_90a": 64, "sm_100": 64, "sm_120": 48}
 BLOCKS_MAX = {"sm_80": 32, "sm_90a": 32, "sm_100": 32, "sm_120": 24}
 REGISTERS, SHARED_RESERVED = 65536, 1024
 # Launched with these, without a __launch_bounds__ to read.
-THREADS = {"ColumnsKernel": 512, "SetClipKernel": 32, "AddPartials": 256, "AddInOrder": 1, "ImageKernel": 1}
+THREADS = {"ColumnsKernel": 512, "AddPartials": 256, "AddInOrder": 1, "ImageKernel": 1}
 
 Kernel = collections.namedtuple(
     "Kernel",

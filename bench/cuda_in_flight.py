@@ -16,8 +16,8 @@ WIDTHS = {128: 16 * 8192, 768: 8192, 4096: 8192}
 # Multiprocessors, bytes a second from memory, and seconds until a load's data is there, by estimate.
 MACHINES = {"sm_80": ("A100", 108, 2.04e12, 600e-9), "sm_90a": ("H100", 132, 3.35e12, 650e-9),
             "sm_100": ("B200", 148, 8.0e12, 750e-9), "sm_120": ("RTX 5090", 170, 1.79e12, 600e-9)}
-# Copied from kernels/cuda/cuda_row_index.h and row_chunks.h: template arguments behind the type, threads a block,
-# rows a block, chunks of a backward.
+# Template arguments behind the type, threads a block, rows a block, chunks of a backward: what RowPlanOf and
+# RowChunksCuda of kernels/cuda give for these widths, as tests/kernels/cuda_index_test.cc asserts.
 PLANS = {128: ("8, 1, 16", 256, 16, 528), 768: ("8, 3, 32", 256, 8, 528), 4096: ("8, 2, 0", 256, 1, 264)}
 
 Row = collections.namedtuple("Row", "source kernel width arch machine blocks bytes share")

@@ -16,7 +16,7 @@
 namespace dtrain {
 namespace {
 
-// Of one call, `start` of which queues it.
+// The time of one call, which `start` queues.
 template <typename Start>
 absl::StatusOr<double> MedianMicros(comm::Group& group, const BandwidthPlan& plan, Start start) {
   std::vector<double> micros;

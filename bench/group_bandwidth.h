@@ -13,7 +13,7 @@ namespace dtrain {
 
 struct BandwidthPlan {
   std::vector<size_t> sizes;  // Bytes, multiples of 4.
-  int rounds = 15;            // Of each size, behind one to warm up.
+  int rounds = 15;            // For each size, after one to warm up.
   int in_flight = 8;          // Calls of a round, queued at once as a backward's buckets are.
   bool registered = true;     // The buffer is registered with the group, as the engine's are.
 };

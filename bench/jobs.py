@@ -1,15 +1,25 @@
 """Jobs under `dtrain launch` as the benchmarks start and watch them: command, ranks, metrics."""
 import json
 import os
+import subprocess
+import tempfile
 import threading
 import time
+
+from runner import fail, set_words
+
+QUIET = ["eval_interval=0", "checkpoint.interval=0", 'sample={"bytes":0}']
+# Settings that make the default configuration's GPT one of 100M parameters, with one sequence a rank.
+GPT_100M = ("model.hidden_size=768", "model.intermediate_size=2048", "model.num_hidden_layers=14",
+            "model.num_attention_heads=12", "model.num_key_value_heads=12", "train_batch_size=2",
+            "train_micro_batch_size_per_gpu=1")
 
 
 def launch_command(args, run_dir, config, sets=(), ranks=2):
     """The default program on `ranks` ranks; `sets`: KEY=VALUE of --set."""
     command = [f"{args.bin}/dtrain", "launch", "--nproc-per-node", str(ranks), "--run-dir", run_dir,
                "--", f"{args.bin}/dtrain-gpt", config]
-    return command + [word for value in sets for word in ("--set", value)]
+    return command + set_words(sets)
 
 
 def records(run_dir, rank=0):
@@ -32,7 +42,7 @@ def first_forward(lines):
 
 
 def descendants(pid):
-    """Of a process that may end meanwhile: children before their own."""
+    """The processes below one that may end meanwhile, each before its own children."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
             children = [int(child) for child in file.read().split()]
@@ -42,7 +52,7 @@ def descendants(pid):
 
 
 def command_line(pid):
-    """Arguments of a process; empty when it is gone."""
+    """The arguments of a process; empty when it is gone."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read().decode().split("\0")
@@ -59,7 +69,7 @@ def rank_pids(launcher):
 
 
 def private_bytes(pid):
-    """RssAnon plus the shared-memory segments that the process itself made and holds open."""
+    """RssAnon and the shared-memory segments that the process made and holds open."""
     total = 0
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         for line in file:
@@ -101,3 +111,22 @@ class MemoryWatch(threading.Thread):
 
     def peak(self, begin):
         return max((s for t, s in self.samples if t >= begin), default=0)
+
+
+def run_job(command, env, of_rank=None):
+    """Runs a job to its end. Gives (time of its start, MemoryWatch of its ranks). `of_rank` says whether
+    a command line is a rank's; without it there is no MemoryWatch."""
+    with tempfile.TemporaryFile() as log:
+        start = time.time()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                   stderr=subprocess.STDOUT, env=env)
+        watch = MemoryWatch(process, of_rank) if of_rank else None
+        if watch:
+            watch.start()
+        code = process.wait()
+        if watch:
+            watch.join()
+        if code != 0:
+            log.seek(0)
+            fail(command, code, log.read().decode(errors="replace"))
+    return start, watch

@@ -15,13 +15,15 @@ import sys
 import time
 
 import report
+from rounds import back_and_forth, spread
+from runner import run
 
 TWIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins", "kernels.py")
 PEERS = ("eager", "compile")
 OF_PROBE, OVER_EAGER, OF_COMPILE = 0.90, 2.0, 0.97
-SETTLE_S = 0.005  # Until the other process's worker threads sleep.
-# Peers get their memory from a heap that is never given back, so that a fresh output costs them
-# no page faults, as it costs none in an arena.
+SETTLE_S = 0.005  # In this time the other process's worker threads fall asleep.
+# Peers get their memory from a heap that is never given back. A fresh output then causes no page
+# faults, just as in dtrain's arena.
 NO_PAGE_FAULTS = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000",
                   "MALLOC_TOP_PAD_": "268435456"}
 
@@ -53,7 +55,7 @@ def ask(server, *words):
 
 
 def measure(case, args, ours, twin):
-    """The rounds of one case, its peers (none when it has no twin) and what is said of them."""
+    """(rounds of one case, its peers, facts of the peers' forms); no peers if the case has no twin."""
     said = {"missing": "no peers"} if twin is None else twin.ask(case["name"], PEERS[0])
     peers = [] if "missing" in said else list(PEERS)
     forms = {key: said[key] for key in ("compiled", "distance", "allowed", "eager_form")
@@ -62,7 +64,7 @@ def measure(case, args, ours, twin):
     for i in range(args.rounds):
         taken = {}
         sides = ["ours", *peers]
-        for side in sides if i % 2 == 0 else reversed(sides):
+        for side in back_and_forth(sides, i):
             taken[side] = ask(ours, case["name"], args.threads) if side == "ours" \
                 else ask(twin, case["name"], side)["s"]
         rounds.append(taken)
@@ -70,8 +72,8 @@ def measure(case, args, ours, twin):
 
 
 def summary(case, rounds, peers, forms=None):
-    """Medians; ratios above 1 say that dtrain's kernel is the faster. `forms`: what the twin says of
-    its forms, kept beside their times."""
+    """The row of a case, with medians. Ratios above 1 mean that dtrain's kernel is faster. `forms`:
+    the twin's facts about its forms, which are kept beside their times."""
     giga = case["bytes"] * 1e-9
     steady = [r["ours"] for r in rounds if r["ours"]["steady"]]
     probe = {id(r): (r["ours"]["probe_before_s"] + r["ours"]["probe_after_s"]) / 2 for r in rounds}
@@ -82,7 +84,7 @@ def summary(case, rounds, peers, forms=None):
         row["probe_fraction"] = statistics.median(
             (s["probe_before_s"] + s["probe_after_s"]) / 2 / s["kernel_s"] for s in steady)
     for peer in peers:
-        ratios = report.spread([r[peer] / r["ours"]["kernel_s"] for r in rounds])
+        ratios = spread([r[peer] / r["ours"]["kernel_s"] for r in rounds])
         row[peer] = {"gb_per_s": giga / statistics.median(r[peer] for r in rounds),
                      "ratio": ratios["median"],
                      **{f"ratio_{key}": value for key, value in ratios.items()
@@ -96,8 +98,8 @@ def summary(case, rounds, peers, forms=None):
 
 
 def over_eager(row):
-    """How many times as fast as eager a kernel should be. Who stays below the probe cannot beat an
-    eager form near it twice; but nobody asks for a kernel that is slower than eager."""
+    """The goal: how many times as fast as eager a kernel should be. A kernel that is slower than the
+    probe cannot be twice as fast as an eager form near the probe's speed. The goal is never below 1."""
     return max(1.0, min(OVER_EAGER, OF_PROBE / row["eager"]["probe_fraction"]))
 
 
@@ -106,7 +108,7 @@ def goals_of(row):
     if "probe_fraction" in row:
         goals.append(report.of_probe(f"{name}.probe_fraction", row["probe_fraction"], OF_PROBE))
     if "probe_fraction" in row.get("eager", {}):
-        # What an older file says of a form that was not torch's fastest.
+        # An older file marks an eager form that was not torch's fastest.
         void = [report.NO_BOUND] if "not_fastest" in row["eager"] else []
         goals.append((f"{name}.vs_eager", row["eager"]["ratio"], ">=", over_eager(row), *void))
     if "compile" in row:
@@ -115,12 +117,12 @@ def goals_of(row):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     return [goal for row in results["rows"] for goal in goals_of(row)]
 
 
 def note_of(row):
-    """What a reader of the row's ratio to torch.compile must know."""
+    """A remark behind the row, for a reader of its ratio to torch.compile."""
     form = row.get("compile", {})
     if not form.get("compiled", True):
         return "  not compiled: eager's is the faster"
@@ -143,8 +145,7 @@ def print_row(row):
 
 
 def torch_version():
-    return subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], check=True,
-                          capture_output=True, text=True).stdout.strip()
+    return run([sys.executable, "-c", "import torch; print(torch.__version__)"]).strip()
 
 
 def main():
@@ -161,8 +162,7 @@ def main():
     if args.quick:
         args.rounds, args.elements = 3, 4 << 20
     program = [f"{args.bin}/dtrain-bench-kernels", "--elements", str(args.elements)]
-    known = json.loads(subprocess.run([*program, "--list"], check=True, capture_output=True,
-                                      text=True).stdout)
+    known = json.loads(run([*program, "--list"]))
     cases = [case for case in known["cases"] if args.filter in case["name"]]
     if not cases:
         sys.exit(f"bench: --filter {args.filter!r} matches no case; there are: "

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+from runner import fail
+
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 _numbers = itertools.count()
 
@@ -68,7 +70,7 @@ class Link:
 
     @staticmethod
     def finish(ranks, timeout=600):
-        """What the programs of `start` said, once all have ended well."""
+        """Waits for the programs of `start` and gives their outputs."""
         outputs = []
         for rank in ranks:
             try:
@@ -78,8 +80,7 @@ class Link:
                     other.kill()
                 raise
         if any(rank.returncode for rank in ranks):
-            sys.exit(f"bench: {' '.join(ranks[0].args)} ended with "
-                     f"{[rank.returncode for rank in ranks]}:\n" + "\n".join(outputs)[-3000:])
+            fail(ranks[0].args, [rank.returncode for rank in ranks], "\n".join(outputs))
         return outputs
 
     def run(self, command_of, env_of=lambda rank: {}, timeout=600):
@@ -87,7 +88,7 @@ class Link:
         return self.finish(self.start(command_of, env_of), timeout)[0]
 
     def env(self, rank, port):
-        """What torch.distributed reads to meet over this link."""
+        """The environment by which ranks of torch.distributed meet over this link."""
         return {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": ADDRESSES[0],
                 "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": self.cables[rank],
                 "OMP_NUM_THREADS": "1"}

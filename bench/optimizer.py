@@ -19,16 +19,17 @@ import statistics
 import sys
 import time
 
-from report import NO_BOUND, begin, print_goals, spread, write_results
+from report import NO_BOUND, begin, print_goals, write_results
+from rounds import rotated, spread
 
 LR, BETAS, EPS, DECAY = 1e-4, (0.9, 0.95), 1e-8, 0.1
 UNSCALE, NORM_MAX = 1 / 1024, 1.0
 DRIFT_MAX = 0.1
-TRIES = 3  # Times the rounds that should count.
+TRIES = 3  # At most so many times the rounds that should count are run.
 # torch sums the squares of one large tensor in fp32 and comes out 1.1 % too small at 100M elements.
 # The first step has the sign's length, but for gradients near eps, where the clip shows.
 TOLERANCE = {"adamw": 1e-6, "mixed": 1e-2}
-GRAIN = 4096  # Of a stream's length: the norm's block, and what the probe takes at a time.
+GRAIN = 4096  # Streams have a multiple of it: the norm's block, and the probe's piece.
 # A layer of the 100M GPT of `./dev bench zero`, for buffers cut as a model is.
 HIDDEN, INTERMEDIATE = 768, 2048
 LAYER = [HIDDEN * HIDDEN] * 4 + [HIDDEN * INTERMEDIATE] * 3 + [HIDDEN] * 2
@@ -43,7 +44,7 @@ class Settings(ctypes.Structure):
 
 
 def load_library(folder):
-    """After torch, whose libgomp it then shares."""
+    """Loads dtrain's kernels. To be called after torch is loaded, so that they share its libgomp."""
     library = ctypes.CDLL(os.path.join(folder, "libbench_optimizer.so"))
     library.dt_variant.restype = ctypes.c_char_p
     library.dt_norm_blocks.restype = ctypes.c_int64
@@ -57,7 +58,7 @@ class Buffers:
 
     def __init__(self, torch, count):
         self.torch, self.count = torch, count
-        self.stride = 4 * count + 8192  # Off a power of two, so not on the same cache sets.
+        self.stride = 4 * count + 8192  # No power of two, so that streams use different cache sets.
         self.arena = torch.zeros(5 * self.stride, dtype=torch.uint8)
         self.p, self.m, self.v, self.g = (self._stream(i, torch.float32) for i in range(4))
         self.copy = self._stream(4, torch.bfloat16)
@@ -140,7 +141,7 @@ class Torch:
         self.torch._foreach_copy_(list(self.copies), [p.data for p in self.parameters])
 
     def mixed_calls(self):
-        """As a training loop is written: unscale, clip_grad_norm_, step, copy."""
+        """The calls of a usual training loop: unscale, clip_grad_norm_, step, copy."""
         grads = [p.grad for p in self.parameters]
         self.torch._foreach_mul_(grads, UNSCALE)
         norm = self.torch.nn.utils.clip_grad_norm_(self.parameters, NORM_MAX, foreach=True)
@@ -231,11 +232,11 @@ def measure(buffers, probe, calls, rounds, label):
     """[{name: seconds, "probe": seconds}] of `rounds` rounds that count; and how many did not."""
     for call in calls.values():
         seconds_of(buffers, call)
-    counted, discarded, names = [], 0, list(calls)
+    counted, discarded = [], 0
     while len(counted) < rounds and len(counted) + discarded < TRIES * rounds:
         before = probe.seconds()
-        turn = (len(counted) + discarded) % len(names)
-        row = {name: seconds_of(buffers, calls[name]) for name in names[turn:] + names[:turn]}
+        order = rotated(calls, len(counted) + discarded)
+        row = {name: seconds_of(buffers, calls[name]) for name in order}
         after = probe.seconds()
         if abs(before - after) > DRIFT_MAX * min(before, after):
             discarded += 1
@@ -251,7 +252,7 @@ def measure(buffers, probe, calls, rounds, label):
 
 
 def times_faster(rounds, peer):
-    """Of dtrain over `peer`, with the spread."""
+    """How many times as fast as `peer` dtrain is, with the spread."""
     return spread([row[peer] / row["dtrain"] for row in rounds])
 
 
@@ -316,7 +317,7 @@ def run(torch, args, library):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     return [goal for name, found in results["results"].items()
             for goal in goals_of(*name.split("."), found["rounds"])]
 

@@ -1,6 +1,6 @@
-// What bench/optimizer.py times of dtrain: plain C functions over pointers, in a library that is
-// loaded into the peers' process, so that all work on the same buffers with one pool of threads
-// (LibTorch's libgomp is loaded before and serves this library too).
+// dtrain's optimizer kernels for bench/optimizer.py, as plain C functions over pointers. The
+// library is loaded into the peers' process, so that all work on the same buffers with one pool of
+// threads (LibTorch's libgomp is loaded before and serves this library too).
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -28,7 +28,7 @@ void OnThreads(int64_t count, int64_t grain,
 
 extern "C" {
 
-// As bench/optimizer.py's ctypes.Structure of that name.
+// bench/optimizer.py has the same fields in its class `Settings`.
 struct AdamWSettings {
   double lr, beta1, beta2, eps, weight_decay;
   int64_t step;

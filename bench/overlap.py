@@ -1,9 +1,9 @@
 """./dev bench overlap: how much of a step waits for gradients on a slow link, beside DDP over Gloo.
 
 Two network namespaces, one core each, joined by a link that tc shapes. A round runs, in an order
-that turns with the round: dtrain on both (TCP) as configured and with overlap_param_gather, the
-same two programs alone at once (compute-only: as many samples a rank, nothing sent), what the link
-needs for the same gradients alone, and DDP both ways. Exposed = step - compute-only step - CPU time
+that turns with the round: dtrain on both (TCP), the same two programs alone at once (compute-only:
+as many samples a rank, nothing sent), what the link needs for the same gradients alone, and DDP
+both ways. Exposed = step - compute-only step - CPU time
 of the comm threads: the core is one, so what these threads compute cannot be hidden; on any link
 that was not busy all else could. Medians over the rounds count. Points differ in samples a step and
 in the link: communication well below backward, near it, above it, and so far above that only it
@@ -13,7 +13,6 @@ results file and leaves the others.
 """
 import argparse
 import itertools
-import json
 import os
 import shutil
 import statistics
@@ -23,19 +22,19 @@ import threading
 import time
 
 import links
-from jobs import records, series
+from jobs import QUIET, records, series
 from peers import read_facts, twin_path
 from report import NO_BOUND, begin, how_taken, judged, measured_before, print_goals, write_results
+from rounds import back_and_forth
+from runner import set_words, times_by_size
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-QUIET = ["eval_interval=0", "checkpoint.interval=0", "sample={\"bytes\":0}"]
 # Samples a step over both ranks, Mbit/s, measured steps.
 POINTS = {"hidden": (24, 400, 8), "near": (10, 400, 8), "above": (4, 400, 8), "far": (2, 50, 5)}
 WARM_UP = 10  # dtrain tunes its buckets within them (bucket_tuner.h).
 PEER_WARM_UP = 3
-CALLS = 5  # Of the all-reduce alone, whose median counts: one alone may pass what the link needs.
+CALLS = 5  # All-reduces in a row; their median counts, since the link may let a single one pass faster.
 HIDEABLE, EXPOSED, OF_POSSIBLE = 0.9, 0.03, 1.03
-WAYS = {"dtrain": [], "gather": ["zero_optimization.overlap_param_gather=true"]}
 
 
 class CpuWatch(threading.Thread):
@@ -74,7 +73,7 @@ class CpuWatch(threading.Thread):
         return [self.at(pid, end, i) - self.at(pid, begin, i) for i in (1, 2)]
 
     def at(self, pid, moment, index):
-        """Between two samples as if it had run evenly."""
+        """A value at a moment, interpolated between two samples."""
         samples = self.samples[pid]
         after = next((i for i, sample in enumerate(samples) if sample[0] >= moment), None)
         if after is None or after == 0:
@@ -84,7 +83,7 @@ class CpuWatch(threading.Thread):
 
 
 class Program:
-    """What is run in both namespaces; `alone`: each rank is a job of its own."""
+    """A program that runs in both namespaces; `alone`: each rank is a job of its own."""
 
     def __init__(self, args, link, point, alone):
         self.args, self.link, self.alone = args, link, alone
@@ -127,16 +126,12 @@ class Program:
 
 
 class Dtrain(Program):
-    def __init__(self, args, link, point, alone, way="dtrain"):
-        super().__init__(args, link, point, alone)
-        self.sets += WAYS[way]
-
     def command(self, rank):
         sets = [*self.sets, f"train_steps={WARM_UP + self.measured}", "comm.transport=tcp",
                 *self.args.set]
         run_dir = f"{self.folder}/run{rank if self.alone else ''}"
         return [f"{self.args.bin}/dtrain-gpt", self.args.config, "--run-dir", run_dir,
-                *[word for value in sets for word in ("--set", value)]]
+                *set_words(sets)]
 
     def env(self, rank, port):
         token = f"{self.folder}/token"
@@ -162,7 +157,7 @@ class Ddp(Program):
     def command(self, rank):
         sets = [*self.sets, f"train_steps={PEER_WARM_UP + self.measured}"]
         return [sys.executable, twin_path("ddp"), self.args.config, "--facts", self.facts(rank),
-                *[word for value in sets for word in ("--set", value)]]
+                *set_words(sets)]
 
     def facts(self, rank):
         return f"{self.folder}/facts{rank if self.alone else ''}.jsonl"
@@ -177,13 +172,12 @@ PORTS = itertools.count(7100)
 
 
 def communication(args, link, size):
-    """Seconds of an all-reduce of `size` bytes when nothing else is done: the median call's."""
+    """Seconds of an all-reduce of `size` bytes while nothing else runs (the median of the calls)."""
     port = next(PORTS)
     text = link.run(lambda rank: [f"{args.bin}/bench_comm_link", "--rank", str(rank), "--address",
                                   links.ADDRESSES[rank], "--store",
                                   f"{links.ADDRESSES[0]}:{port}", "--plan", f"{size}:{CALLS}"])
-    line = next(line for line in text.splitlines() if line.startswith('{"bytes"'))
-    return json.loads(line)["p50_us"] * 1e-6
+    return times_by_size(text)[size] * 1e-6
 
 
 def measure(args, point):
@@ -193,55 +187,52 @@ def measure(args, point):
     size = 0
     with links.Link(mbit) as link:
         parts = {"dtrain": lambda: Dtrain(args, link, point, False).run(),
-                 "gather": lambda: Dtrain(args, link, point, False, "gather").run(),
                  "compute": lambda: Dtrain(args, link, point, True).run(),
                  "communication_s": lambda: communication(args, link, size)}  # Once it is known.
         if not args.no_peer:
             parts["ddp"] = lambda: Ddp(args, link, point, False).run()
             parts["ddp_compute"] = lambda: Ddp(args, link, point, True).run()
         for number in range(args.rounds):
-            order = list(parts) if number % 2 == 0 else list(reversed(parts))
             taken = {}
-            for name in order:
+            for name in back_and_forth(parts, number):
                 taken[name] = parts[name]()
                 size = size or int(taken[name]["gradient_bytes"])
             rounds.append(taken)
             print(f"{point}, round {number + 1}/{args.rounds}: step "
-                  f"{taken['dtrain']['step_s'] * 1e3:.1f} ms, gather "
-                  f"{taken['gather']['step_s'] * 1e3:.1f}, compute-only "
+                  f"{taken['dtrain']['step_s'] * 1e3:.1f} ms, compute-only "
                   f"{taken['compute']['step_s'] * 1e3:.1f}; load {os.getloadavg()[0]:.1f}",
                   flush=True)
     return {"mbit": mbit, "samples": POINTS[point][0], "gradient_bytes": size, "rounds": rounds}
 
 
-def summary(facts, way):
-    """Medians over the rounds of one of WAYS, and what follows from them."""
+def summary(facts):
+    """Medians over the rounds, and the figures that follow from them."""
     rounds = facts["rounds"]
 
     def median(value):
         return statistics.median(value(r) for r in rounds)
 
     result = {"communication_s": median(lambda r: r["communication_s"]),
-              "step_s": median(lambda r: r[way]["step_s"]),
+              "step_s": median(lambda r: r["dtrain"]["step_s"]),
               "compute_s": median(lambda r: r["compute"]["step_s"]),
               "backward_s": median(lambda r: r["compute"]["backward_s"]),
-              "comm_cpu_s": median(lambda r: r[way]["comm_cpu_s"]),
-              "waited_s": median(lambda r: r[way]["waited_s"]),
-              "waited_of_last_s": median(lambda r: r[way]["waited_of_last_s"]),
-              "all_cpu_s": median(lambda r: r[way]["cpu_s"] - r["compute"]["cpu_s"]),
-              "exposed_s": median(lambda r: r[way]["step_s"] - r["compute"]["step_s"]
-                                  - r[way]["comm_cpu_s"])}
+              "comm_cpu_s": median(lambda r: r["dtrain"]["comm_cpu_s"]),
+              "waited_s": median(lambda r: r["dtrain"]["waited_s"]),
+              "waited_of_last_s": median(lambda r: r["dtrain"]["waited_of_last_s"]),
+              "all_cpu_s": median(lambda r: r["dtrain"]["cpu_s"] - r["compute"]["cpu_s"]),
+              "exposed_s": median(lambda r: r["dtrain"]["step_s"] - r["compute"]["step_s"]
+                                  - r["dtrain"]["comm_cpu_s"])}
     result["hideable"] = result["communication_s"] <= HIDEABLE * result["backward_s"]
     result["exposed_of_communication"] = result["exposed_s"] / result["communication_s"]
-    result["step_of_possible"] = median(lambda r: r[way]["step_s"] / max(
-        r["compute"]["step_s"] + r[way]["comm_cpu_s"], r["communication_s"]))
+    result["step_of_possible"] = median(lambda r: r["dtrain"]["step_s"] / max(
+        r["compute"]["step_s"] + r["dtrain"]["comm_cpu_s"], r["communication_s"]))
     if "ddp" in rounds[0]:
         result["ddp_step_s"] = median(lambda r: r["ddp"]["step_s"])
         result["ddp_compute_s"] = median(lambda r: r["ddp_compute"]["step_s"])
         result["ddp_cpu_s"] = median(lambda r: r["ddp"]["cpu_s"] - r["ddp_compute"]["cpu_s"])
         result["ddp_exposed_s"] = median(lambda r: r["ddp"]["step_s"] - r["ddp_compute"]["step_s"]
                                          - max(0, r["ddp"]["cpu_s"] - r["ddp_compute"]["cpu_s"]))
-        result["over_ddp"] = median(lambda r: r["ddp"]["step_s"] / r[way]["step_s"])
+        result["over_ddp"] = median(lambda r: r["ddp"]["step_s"] / r["dtrain"]["step_s"])
     return result
 
 
@@ -267,7 +258,7 @@ def print_point(name, facts, s):
 
 
 def goals_of(name, s):
-    """Neither is judged where the step was faster than what should bound it: the machine was slower
+    """The goal of a point. It has no bound if the step was faster than its bound: the machine was slower
     while the bound was measured."""
     if s["hideable"]:
         void = [NO_BOUND] if s["exposed_of_communication"] < 0 else []
@@ -278,11 +269,10 @@ def goals_of(name, s):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     points = results["points"]
     return [goal for name in POINTS if name in points
-            for way, medians in points[name]["summary"].items()
-            for goal in goals_of(f"{name}.{way}", medians)]
+            for goal in goals_of(name, points[name]["summary"])]
 
 
 def main():
@@ -298,14 +288,12 @@ def main():
     if reason := links.why_not():
         sys.exit(f"bench: no network namespaces here: {reason}")
     args.json = begin("overlap", args.json)
-    points = {name: point for name, point in measured_before(args.json).get("points", {}).items()
-              if set(point["summary"]) == set(WAYS)}  # Else of another form of this bench.
+    points = measured_before(args.json).get("points", {})
     for name in args.points:
         points[name] = measure(args, name)
         points[name].update(how_taken())
-        points[name]["summary"] = {way: summary(points[name], way) for way in WAYS}
-        for way, medians in points[name]["summary"].items():
-            print_point(f"{name}, {way}", points[name], medians)
+        points[name]["summary"] = summary(points[name])
+        print_point(name, points[name], points[name]["summary"])
         write_results(args.json, "overlap", points=points, goals=judged(all_goals({"points": points})))
     print_goals(all_goals({"points": points}))
 

@@ -27,7 +27,7 @@ PAGE = os.path.join(provenance.SOURCE, "docs", "PERFORMANCE.md")
 TABLES = {**page_tables.TABLES, **page_goals.TABLES}
 BEGIN = re.compile(r"^<!-- figures: (?P<table>[\w-]+)(?:, (?P<files>[^>]*?))? -->$")
 END = "<!-- end of figures -->"
-NONE = re.compile(r"^<!-- no figures: .+ -->$")  # Before a table without.
+NONE = re.compile(r"^<!-- no figures: .+ -->$")  # Stands before a table without figures.
 
 
 def fail(line, what):
@@ -65,7 +65,7 @@ def runs_of(results):
 
 
 def marks_of(results):
-    """The file's own and its rows', each once."""
+    """The marks of the file and of its rows, each once."""
     found = []
 
     def look(value):
@@ -81,7 +81,7 @@ def marks_of(results):
 
 
 def caption_of(name, results):
-    """Where a file comes from, in one line; what a reader must know of it stands in bold."""
+    """One line on the origin of a file; its marks stand in bold."""
     runs = runs_of(results)
     dates = ", ".join(dict.fromkeys(date or results.get("date") or "no date" for date, _, _ in runs))
     commits = ", ".join(dict.fromkeys(commit or "no commit" for _, commit, _ in runs))
@@ -132,8 +132,7 @@ def main():
                                                    "docs/PERFORMANCE.md", "what the files say"))
         sys.exit(before != after)
     if after != before:
-        with open(PAGE, "w", encoding="utf-8") as file:
-            file.write(after)
+        report.write_text(PAGE, after)
     print("docs/PERFORMANCE.md: " + ("as it was" if after == before else "written"))
 
 

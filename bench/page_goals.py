@@ -11,7 +11,7 @@ from page_text import percent, table
 class Group:
     """Goals that one row of the table sums up."""
     bench: str  # The file's own word.
-    what: str  # Shown in front of its goals; "": as the group before.
+    what: str  # Shown in front of its goals; "": the same as the group before.
     goal: str
     names: str  # A regular expression of the goals' whole names.
     write: object = "{:.3g}".format
@@ -81,7 +81,7 @@ GROUPS = (
           "train.validation_loss.*"),
     Group("train", "", "1 s from a kill of a rank to the end of the launch", "train.slowest_kill.*",
           "{:.2f} s".format))
-MANY = 4  # Measured values that a cell still shows one by one.
+MANY = 4  # A cell shows up to so many measured values one by one.
 
 
 def measured_text(group, goals):

@@ -7,6 +7,7 @@ import page_text
 import step
 import zero
 from page_text import amount, bytes_of, cell_of, goal_named, only, percent, table, verdict_of
+from rounds import ends_of
 
 
 def build(files):
@@ -46,8 +47,8 @@ def mfu(files):
 
 
 def range_of(spread):
-    """The ends of a spread; page_text says of which kind they are."""
-    low, high = (spread["least"], spread["most"]) if "least" in spread else (spread["p10"], spread["p90"])
+    """The ends of a spread, as "(low–high)"."""
+    low, high = ends_of(spread)
     return f"({low:.2f}–{high:.2f})"
 
 
@@ -163,16 +164,14 @@ def overlap(files):
     found = only(files)
     rows = []
     for name, point in found["points"].items():
-        for way, s in point["summary"].items():
-            goal = goal_named(found, f"overlap.{name}.{way}.")
-            measured = f"{goal['measured']:.3f} of possible" if not s["hideable"] else \
-                f"{percent(goal['measured'], 1)} exposed"
-            rows.append((name, str(point["samples"]), f"{s['communication_s'] / s['backward_s']:.2f}",
-                         "with" if way == "gather" else "without", f"{s['step_s'] * 1e3:,.0f} ms",
-                         f"{s['waited_of_last_s'] * 1e3:.0f} ms", measured, f"{goal['target']:g}",
-                         cell_of(goal), f"{s['over_ddp']:.2f}"))
-    return table(("point", "samples a step", "communication of backward", "key", "step",
-                  "the last rank waits", "measured", "goal", "", "DDP's step over it"), rows)
+        s, goal = point["summary"], goal_named(found, f"overlap.{name}.")
+        measured = f"{goal['measured']:.3f} of possible" if not s["hideable"] else \
+            f"{percent(goal['measured'], 1)} exposed"
+        rows.append((name, str(point["samples"]), f"{s['communication_s'] / s['backward_s']:.2f}",
+                     f"{s['step_s'] * 1e3:,.0f} ms", f"{s['waited_of_last_s'] * 1e3:.0f} ms", measured,
+                     f"{goal['target']:g}", cell_of(goal), f"{s['over_ddp']:.2f}"))
+    return table(("point", "samples a step", "communication of backward", "step", "the last rank waits",
+                  "measured", "goal", "", "DDP's step over it"), rows)
 
 
 WAYS = {"ddp": "DDP", "deepspeed": "DeepSpeed", "fsdp2": "FSDP2, as stage", "dtrain": "dtrain, stage"}
@@ -274,7 +273,7 @@ def kernel_goals(files):
 
 
 def kernel_misses(files):
-    """Those beside torch; the probe's are in the large table."""
+    """Missed goals beside torch; those of the probe are in the large table."""
     rows = []
     for name, found in files.items():
         for goal in found["goals"]:

@@ -4,6 +4,8 @@ import os
 import sys
 import tempfile
 
+from runner import set_words
+
 TWINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins")
 
 
@@ -14,7 +16,7 @@ def twin_path(peer):
 def torchrun(script, config, facts, sets, extra, ranks, python=sys.executable):
     return [python, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks),
             "--standalone", script, config, "--facts", facts,
-            *[word for value in sets for word in ("--set", value)], *extra]
+            *set_words(sets), *extra]
 
 
 def twin_command(peer, config, facts, sets=(), extra=(), ranks=2, python=sys.executable):

@@ -1,5 +1,5 @@
-"""Where a result comes from: commit, date, machine and load. The one owner for all that Python
-writes into bench/results; base/provenance.h is its twin for programs without a checkout.
+"""The origin of a result: commit, date, machine and load. All that Python writes into bench/results
+takes it from here; base/provenance.h is its twin for programs without a checkout.
 
 A result has marks where it must not be taken for more than it is: the tree differed from its
 commit, or others used the machine. `kept_path` keeps such results out of bench/results.
@@ -18,9 +18,10 @@ RESULTS = f"{SOURCE}/bench/results"
 BUSY_SHARE_MAX = 0.1
 LOOK_S = 1.0
 NAMED_FILES = 3
-# Prose and earlier results are not what is measured.
+# Prose and earlier results do not change a measurement.
 MEASURED = (".", ":!bench/results", ":!*.md")
-# By family and model of CPUs whose name alone says little (AMD's and Intel's lists).
+# Names for CPUs by family and model, where the processor's own name says little (AMD's and Intel's
+# lists).
 GENERATIONS = {("AuthenticAMD", 25, 1): "zen3", ("AuthenticAMD", 25, 17): "zen4",
                ("AuthenticAMD", 26, 2): "zen5"}
 
@@ -39,7 +40,7 @@ def cpu_facts(path="/proc/cpuinfo"):
 
 
 def cpu_name(facts=None):
-    """With family and model: a hypervisor may call CPUs that differ by one name."""
+    """The CPU's name with family and model, because a hypervisor may give different CPUs one name."""
     facts = cpu_facts() if facts is None else facts
     if "model name" not in facts:
         return platform.processor() or platform.machine()
@@ -57,7 +58,7 @@ def machine_folder(facts=None, cores=None):
 
 
 def _git(*words):
-    """What git says of this source; "" without git or outside a checkout."""
+    """The output of git on this source; "" without git or outside a checkout."""
     try:
         return subprocess.run(["git", "-C", SOURCE, *words], capture_output=True, text=True,
                               check=False).stdout.rstrip()
@@ -66,7 +67,7 @@ def _git(*words):
 
 
 def changed_files():
-    """Files of what is measured that differ from the commit."""
+    """Measured files that differ from the commit."""
     return [line[3:] for line in _git("status", "--porcelain", "--", *MEASURED).splitlines()]
 
 
@@ -81,7 +82,7 @@ def today():
 
 
 def _cpu_ticks(path):
-    """(ticks that something ran, all ticks) of all cores together."""
+    """(busy ticks, all ticks) of all cores together."""
     with open(path, encoding="ascii") as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
     idle = ticks[3] + ticks[4]  # A wait for a disk takes no core.
@@ -97,7 +98,7 @@ def busy_cores(seconds=LOOK_S, path="/proc/stat", wait=time.sleep):
 
 
 def marks_of(changed, busy, cores):
-    """What a reader must know of a result before its figures; [] where there is nothing."""
+    """Warnings that a reader must see before the figures of a result."""
     marks = []
     if changed:
         named = ", ".join(changed[:NAMED_FILES])
@@ -109,8 +110,8 @@ def marks_of(changed, busy, cores):
 
 
 def look(packed_commit=None):
-    """The provenance of what is measured from now on: to be called before the first measurement.
-    `packed_commit`: that of a pack, which has no checkout."""
+    """The provenance of the measurements that follow. `packed_commit`: the commit of a pack, which has
+    no checkout."""
     busy, cores = busy_cores(), os.cpu_count()
     changed = changed_files() if packed_commit is None else \
         ["files of the pack"] if packed_commit.endswith("-dirty") else []
@@ -120,8 +121,8 @@ def look(packed_commit=None):
 
 
 def kept_path(path, marks):
-    """`path`, or, where it is in bench/results and the result has marks, one in build/bench: a
-    result that is kept must be of a commit and of a quiet machine."""
+    """`path`, or a path in build/bench if `path` is in bench/results and the result has marks: a kept
+    result must come from a commit and a quiet machine."""
     inside = os.path.relpath(os.path.abspath(path), RESULTS)
     if not marks or inside.startswith(os.pardir):
         return path
@@ -129,7 +130,7 @@ def kept_path(path, marks):
 
 
 def say_marks(marks, path="", kept=""):
-    """Loudly; nothing without marks."""
+    """Prints the marks loudly; prints nothing if there are none."""
     if not marks:
         return
     print("\n".join(["=" * 100, *(f"bench: MARKED RESULT: {mark}" for mark in marks)]), file=sys.stderr)

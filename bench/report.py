@@ -1,23 +1,21 @@
-"""What the benchmarks of several programs share: goal lines, spreads and the results file."""
+"""Goals and results files of the benchmarks: how they are judged, printed, merged and written."""
 import json
 import operator
 import os
 import shlex
-import statistics
 import sys
 
 import provenance
 
 RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
 NO_BOUND = "no bound"
-OF_THIS_MACHINE = ("--bin", "--json", "--extensions", "--cpu-python")  # Values that are its paths.
-PERCENTILE_ROUNDS_MIN = 20  # Fewer have no tenth: their percentiles would be least and most.
+OF_THIS_MACHINE = ("--bin", "--json", "--extensions", "--cpu-python")  # Options with paths of this machine.
 
 _taken = None  # The provenance of this process's run, from begin().
 
 
 def judged(goals):
-    """`goals`, as print_goals takes them, for the file."""
+    """`goals` (as for print_goals) with their verdicts, for the results file."""
     results = []
     for name, value, relation, target, *void in goals:
         verdict = void[0] if void else "ok" if RELATIONS[relation](value, target) else "short"
@@ -27,9 +25,9 @@ def judged(goals):
 
 
 def print_goals(goals):
-    """`goals`: (name, measured, relation, target), and NO_BOUND behind it where `measured` is the
-    share of a probe that was slower than what it should bound, so that the goal is neither met nor
-    missed. Prints a line each, gives them for the file."""
+    """Prints a line for each goal and gives their verdicts for the file. A goal is (name, measured,
+    relation, target). NO_BOUND as a fifth part says that the probe was slower than the operation
+    that it should bound, so the goal is neither met nor missed."""
     results = judged(goals)
     print()
     for goal in results:
@@ -41,29 +39,12 @@ def print_goals(goals):
 
 
 def of_probe(name, share, target):
-    """The goal of a share of the probe: none where the probe was the slower of the two."""
+    """The goal of a share of the probe. It has no bound if the probe was the slower of the two."""
     return (name, share, ">=", target, *([NO_BOUND] if share > 1 else []))
 
 
-def spread(values):
-    """The median with the 10th and 90th percentiles, or with the range where rounds are few."""
-    values = sorted(values)
-    found = {"median": statistics.median(values), "rounds": len(values)}
-    if len(values) < PERCENTILE_ROUNDS_MIN:
-        return {**found, "least": values[0], "most": values[-1]}
-    last = len(values) - 1
-    return {**found, "p10": values[round(0.1 * last)], "p90": values[round(0.9 * last)]}
-
-
-def spread_text(found, digits=3):
-    """"1.03 (range of 9 rounds 0.98 to 1.07)"."""
-    low, high, what = (found["least"], found["most"], f"range of {found['rounds']} rounds") \
-        if "least" in found else (found["p10"], found["p90"], "10th to 90th percentile")
-    return f"{found['median']:.{digits}f} ({what} {low:.{digits}f} to {high:.{digits}f})"
-
-
 def command_of(bench, words):
-    """What to type for a run that was given `words`, less this machine's paths."""
+    """The command of a run that was given `words`, without this machine's paths."""
     kept, words = [], iter(words)
     for word in words:
         if word in OF_THIS_MACHINE:
@@ -74,8 +55,8 @@ def command_of(bench, words):
 
 
 def begin(bench, path):
-    """Before the first measurement: looks at the tree and at the machine. Gives the file that the
-    results go to; another than `path` where they must not be kept there."""
+    """Looks at the tree and at the machine; to be called before the first measurement. Gives the file
+    for the results: `path`, or another one if marked results must not be kept there."""
     global _taken
     _taken = {"command": command_of(bench, sys.argv[1:]), **provenance.look()}
     kept = provenance.kept_path(path, _taken["marks"]) if path else path
@@ -90,12 +71,12 @@ def taken():
 
 
 def how_taken():
-    """What a row says of its own run, where the file keeps rows of several."""
+    """The provenance of a row, for a file that keeps rows of several runs."""
     return {key: value for key, value in taken().items() if key not in ("cpu", "cores")}
 
 
 def read_results(path):
-    """A results file with its sizes as numbers: JSON has texts for keys."""
+    """Reads a results file. Keys that are sizes become numbers again: JSON has only texts for keys."""
     def keys(pairs):
         return {int(key) if key.isdigit() else key: value for key, value in pairs}
 
@@ -104,8 +85,8 @@ def read_results(path):
 
 
 def measured_before(path):
-    """The results of an earlier run on such a machine, for one that takes only some of them again;
-    {} where there are none."""
+    """The results of an earlier run on a machine of this kind, for a run that replaces only some of
+    them; {} if there are none."""
     try:
         with open(path, encoding="utf-8") as file:
             before = json.load(file)
@@ -119,22 +100,25 @@ def measured_before(path):
 
 
 def merged(before, taken_now, keys):
-    """The rows `taken_now`, each in the place of the row before that `keys` say is the same."""
+    """The rows of `before`, with each row of `taken_now` in the place of the one with equal `keys`."""
     rows = {tuple(row[key] for key in keys): row for row in [*before, *taken_now]}
     return list(rows.values())
 
 
-def write_json(path, results):
-    """Whole or not at all: an earlier result outlives an end at any moment."""
+def write_text(path, text):
+    """Writes the whole file or nothing: if the program is killed, the earlier file stays."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(results, file, indent=2)
-        file.write("\n")
+        file.write(text)
     os.replace(f"{path}.new", path)
 
 
+def write_json(path, results):
+    write_text(path, json.dumps(results, indent=2) + "\n")
+
+
 def write_results(path, bench, **facts):
-    """The results file of `./dev bench BENCH`; nothing when `path` is empty. Facts that a file has
-    from begin() are not the caller's to give."""
+    """Writes the results file of `./dev bench BENCH`; does nothing if `path` is empty. The facts of
+    begin() are added, so `facts` must not have them."""
     if path:
         write_json(path, {"bench": bench, **taken(), **facts})

@@ -39,7 +39,7 @@ def rounds_of(lab, setup, rounds, sizes):
 
 
 def hang_of(setup, guests, ended, seconds):
-    """A line about guests of which some had not powered off when their time was over."""
+    """The error line if some guests had not powered off when their time was over."""
     def said(done):
         return " and ".join(f"{role} (last said {next(reversed(one.lines), 'nothing')!r})"
                             for role, one in guests.items() if ended[role] == done)
@@ -57,7 +57,7 @@ def goals_of(setup, rounds):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     setups = results["setups"]
     return [goal for name in SETUPS if name in setups
             for goal in goals_of(name, setups[name]["rounds"])]
@@ -83,7 +83,7 @@ def main():
         sys.exit(f"bench: no soft-RoCE guest here: {reason}")
     args.json = begin("roce", args.json)
     setups = {name: setup for name, setup in measured_before(args.json).get("setups", {}).items()
-              if "ib_write_bw" in setup["rounds"][0]}  # Else of another form of this bench.
+              if "ib_write_bw" in setup["rounds"][0]}  # Others are from an older form of this bench.
     with Lab(kernel, [f"{args.bin}/{program}" for program in bandwidth.PROGRAMS]) as lab:
         for name in args.setups:
             rounds = rounds_of(lab, name, args.rounds, args.sizes)
@@ -91,7 +91,7 @@ def main():
                             "summary": bandwidth.summary(rounds), **how_taken()}
             print("\n".join([f"\n{name}, {lab.accelerator[1]}", *bandwidth.table(rounds)]),
                   flush=True)
-            # A pair that hangs must not lose what one guest alone has measured.
+            # Written after each setup: if the pair hangs, the results of one guest alone are kept.
             write_results(args.json, "roce", setups=setups, goals=judged(all_goals({"setups": setups})))
     print_goals(all_goals({"setups": setups}))
 

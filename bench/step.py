@@ -11,29 +11,21 @@ wheel for CPUs, a twin that maps none runs in the same rounds, and the goals are
 import argparse
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
-from jobs import MemoryWatch, first_forward, is_rank, launch_command, records, series
+from jobs import GPT_100M, QUIET, first_forward, is_rank, launch_command, records, run_job, series
 from peers import is_rank_of, read_facts, steps_of, twin_command, twin_environment
-from report import begin, how_taken, measured_before, merged, print_goals, spread, spread_text, \
-    write_results
+from report import begin, how_taken, measured_before, merged, print_goals, write_results
+from rounds import back_and_forth, rotated, spread, spread_text
+from runner import run
 from step_trace import shares_of_trace
 
-QUIET = ["eval_interval=0", "checkpoint.interval=0", "sample={\"bytes\":0}"]
 WARM_UP_STEPS = 3
-MODELS = {
-    "5M": (),
-    "100M": ("model.hidden_size=768", "model.intermediate_size=2048", "model.num_hidden_layers=14",
-             "model.num_attention_heads=12", "model.num_key_value_heads=12", "train_batch_size=2",
-             "train_micro_batch_size_per_gpu=1"),
-}
+MODELS = {"5M": (), "100M": GPT_100M}
 WAYS = ("dtrain", "eager", "compile")
-# What tells the rows of each part of the results file from each other.
+# The keys that tell the rows of a part of the results file from each other.
 PARTS = {"speed": ("model", "ranks"), "start": ("name",), "bookkeeping": ("tensors",)}
 OVER_EAGER, OF_POSSIBLE, OVER_COMPILE, OUTSIDE = 1.25, 0.92, 1.0, 0.10
 START_GOALS = (("first_forward_s", "first_forward_vs_torchrun", 1 / 6),
@@ -42,23 +34,6 @@ START_GOALS = (("first_forward_s", "first_forward_vs_torchrun", 1 / 6),
 CPU_PYTHON = ".deps/python-cpu/bin/python"
 HOW_TO_GET = ("python3 -m venv .deps/python-cpu && .deps/python-cpu/bin/pip install numpy "
               "torch=={} --index-url https://download.pytorch.org/whl/cpu")
-
-
-def run(command, env, of_rank=None):
-    """One job: when it started, and what a watch of its ranks saw when `of_rank` is given."""
-    with tempfile.TemporaryFile() as log:
-        start = time.time()
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        watch = MemoryWatch(process, of_rank) if of_rank else None
-        if watch:
-            watch.start()
-        code = process.wait()
-        if watch:
-            watch.join()
-        if code != 0:
-            log.seek(0)
-            sys.exit(f"bench: {' '.join(command)} ended with {code}:\n{log.read().decode()[-3000:]}")
-    return start, watch
 
 
 class Job:
@@ -76,8 +51,8 @@ class Job:
         extra = (["--compile"] if self.way == "compile" else []) + (["--profile"] if profile else [])
         command = twin_command("ddp", self.args.config, facts_path, self.sets, extra, self.ranks,
                                self.python)
-        start, watch = run(command, twin_environment(self.ranks),
-                           is_rank_of("ddp") if watched else None)
+        start, watch = run_job(command, twin_environment(self.ranks),
+                               is_rank_of("ddp") if watched else None)
         lines = read_facts(facts_path)
         first = next(line["ts"] for line in lines if line["kind"] == "first_forward")
         result = self.result(start, first, steps_of(lines, "tokens_per_s"), watch)
@@ -93,8 +68,8 @@ class Job:
         steps = int(self.sets[-1].split("=")[1])
         sets = [*self.sets, *([f"metrics.trace_first_step={steps}", "metrics.trace_steps=1"]
                               if profile else [])]
-        start, watch = run(launch_command(self.args, run_dir, self.args.config, sets, self.ranks),
-                           os.environ, is_rank if watched else None)
+        start, watch = run_job(launch_command(self.args, run_dir, self.args.config, sets, self.ranks),
+                               os.environ, is_rank if watched else None)
         lines = records(run_dir)
         speeds = [value for _, value in series(lines, "perf/tokens_per_s")]
         result = self.result(start, first_forward(lines), speeds, watch)
@@ -112,11 +87,8 @@ class Job:
 
 
 def in_folder(job, **how):
-    folder = tempfile.mkdtemp(prefix="dtrain-bench-")
-    try:
+    with tempfile.TemporaryDirectory(prefix="dtrain-bench-", ignore_cleanup_errors=True) as folder:
         return job.run(folder, **how)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure_speed(args, model, ranks):
@@ -124,14 +96,12 @@ def measure_speed(args, model, ranks):
     jobs = {way: Job(args, way, model, ranks, args.steps) for way in args.ways}
     rounds = []
     for i in range(args.rounds):
-        turn = i % len(args.ways)
-        order = args.ways[turn:] + args.ways[:turn]
-        taken = {way: in_folder(jobs[way])["tokens_per_s"] for way in order}
+        taken = {way: in_folder(jobs[way])["tokens_per_s"] for way in rotated(args.ways, i)}
         rounds.append(taken)
         print(f"{model}, {ranks} rank{'s' if ranks > 1 else ''}, round {i + 1}/{args.rounds}: "
               + ", ".join(f"{way} {taken[way]:,.0f}" for way in args.ways)
               + f" tokens/s; load {os.getloadavg()[0]:.1f}", flush=True)
-    # A profile is of one step, which a busy host may have stretched: the middle one counts.
+    # A profile shows one step, which a busy host may have slowed down, so the middle profile counts.
     traces = sorted((in_folder(jobs["dtrain"], profile=True)["trace"] for _ in range(args.profiles)),
                     key=lambda trace: trace["outside"])
     result = {"model": model, "ranks": ranks, "steps": args.steps, "rounds": rounds,
@@ -148,7 +118,7 @@ def speed_goals(result):
     name = f"step.{result['model']}.{result['ranks']}"
     goals = []
     if "over_eager" in result:
-        # With eager's own products nobody is much faster; but to be slower is never enough.
+        # An engine with eager's own products cannot be much faster, but must never be slower.
         target = max(1.0, min(OVER_EAGER, OF_POSSIBLE / result["f"]))
         goals.append((f"{name}.vs_eager", result["over_eager"]["median"], ">=", target))
     if "over_compile" in result:
@@ -190,7 +160,7 @@ def torch_version():
 
 
 def start_row(key, rounds):
-    """What the rounds of measure_start say of one figure, in seconds or MB."""
+    """One figure of measure_start's rounds, in seconds or MB."""
     scale = 1e-6 if key.startswith("memory") else 1
 
     def values(way):
@@ -211,8 +181,7 @@ def measure_start(args):
     jobs = start_jobs(args)
     rounds = []
     for i in range(args.rounds):
-        order = list(jobs) if i % 2 == 0 else list(reversed(jobs))
-        rounds.append({way: in_folder(jobs[way], watched=True) for way in order})
+        rounds.append({way: in_folder(jobs[way], watched=True) for way in back_and_forth(jobs, i)})
     rows = [start_row(key, rounds) for key, _, _ in START_GOALS]
     print(f"\n{'s, MB':22}{'dtrain':>12}{'torchrun+DDP':>14}{'ratio':>8}{'without CUDA':>14}{'ratio':>8}")
     for row in rows:
@@ -224,7 +193,7 @@ def measure_start(args):
 
 
 def start_goals(rows):
-    """Against the twin without CUDA's libraries where it was measured."""
+    """Goals against the twin without CUDA's libraries, if that was measured."""
     row_of = {row["name"]: row for row in rows}
     return [(f"step.{name}" + ("_without_cuda" if "ratio_cpu" in row_of[key] else ""),
              row_of[key].get("ratio_cpu", row_of[key]["ratio"]), "<=", target)
@@ -232,9 +201,8 @@ def start_goals(rows):
 
 
 def measure_bookkeeping(args):
-    done = subprocess.run([f"{args.bin}/bench_bookkeeping", "--json", "-"], check=True,
-                          capture_output=True, text=True)
-    rows = json.loads(done.stdout)
+    said = run([f"{args.bin}/bench_bookkeeping", "--json", "-"])
+    rows = json.loads(said.splitlines()[-1])  # The job's own greeting comes before it.
     for row in rows:
         print(f"bookkeeping with {row['tensors']} parameter tensors: {row['us_per_tensor']:.3f} us "
               "each")
@@ -247,7 +215,7 @@ def bookkeeping_goals(rows):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     goals = [goal for row in results.get("speed", []) for goal in speed_goals(row)]
     if "start" in results:
         goals += start_goals(results["start"])

@@ -1,4 +1,4 @@
-"""What a step's Chrome trace (metrics.trace_steps) says of where its time went."""
+"""Shares of a step's time, read from its Chrome trace (metrics.trace_steps)."""
 import collections
 import json
 import re

@@ -58,7 +58,7 @@ def seconds_from_kill_to_end(args, run_dir):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     best = min((loss for seconds, _, loss in results["losses"] if seconds <= TRAINING_S),
                default=float("inf"))
     return [("train.validation_loss_within_3_minutes", best, "<=", 2.4),

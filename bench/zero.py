@@ -11,6 +11,7 @@ import os
 import statistics
 
 from report import begin, how_taken, judged, measured_before, merged, print_goals, write_results
+from rounds import rotated
 from zero_memory import states
 from zero_ways import MODELS, tokens_per_s, ways_of
 
@@ -21,9 +22,8 @@ def measure_speed(args, model, keep):
     """[{way: tokens/s}], one a round; `keep` is called with those so far after each."""
     ways, rounds = ways_of(args.stages), []
     for i in range(args.rounds):
-        turn = i % len(ways)
         speeds = {}
-        for way in ways[turn:] + ways[:turn]:
+        for way in rotated(ways, i):
             speeds[way.name] = tokens_per_s(args, model, way)
             print(f"{model.name} round {i + 1}/{args.rounds}: {way.name:16}"
                   f"{speeds[way.name]:9,.0f} tokens/s   load {os.getloadavg()[0]:.1f}", flush=True)
@@ -83,20 +83,20 @@ def goals_of(models):
 
 
 def all_goals(results):
-    """Of a results file."""
+    """The goals of a results file."""
     return goals_of(results["models"])
 
 
 def with_states(results, model, rows):
-    """`results` in which these of the model's states stand in the place of those before."""
+    """`results` with these rows of the model's states in the place of the earlier ones."""
     before = next((row for row in results if row["model"] == model), {})
     states = sorted(merged(before.get("states", []), rows, ["stage"]), key=lambda row: row["stage"])
     return merged(results, [{**before, "model": model, "states": states}], ["model"])
 
 
 def with_speed(results, model, rounds, taken):
-    """`results` in which these rounds, run as `taken` says, are the model's speed: a ratio is of one
-    round, so rounds of other runs do not stay beside them."""
+    """`results` with these rounds as the model's speed; `taken` is their provenance. Rounds of earlier
+    runs are dropped, because each ratio compares programs of one round."""
     before = next((row for row in results if row["model"] == model), {})
     row = {**before, "model": model, "tokens_per_s": rounds, "speed_taken": taken}
     return merged(results, [row], ["model"])
@@ -132,7 +132,7 @@ def main():
         if "speed" in args.parts:
 
             def keep(rounds, model=model, others=results):
-                # Rounds take minutes: one that fails must not lose the others.
+                # Rounds take minutes: if one fails, the earlier ones must not be lost.
                 kept = with_speed(others, model.name, rounds, how_taken())
                 write_results(args.json, "zero", models=kept, goals=judged(goals_of(kept)))
 

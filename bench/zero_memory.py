@@ -6,12 +6,12 @@ weights. glibc's allocator is told to
 give blocks back at once, as in tests/equivalence/memory_plan_test.py.
 """
 import os
-import subprocess
 import sys
 import tempfile
 
-from jobs import MemoryWatch, is_rank, launch_command, records
-from zero_ways import QUIET, tight_sets
+from jobs import QUIET, is_rank, launch_command, records, run_job
+from runner import run, set_words
+from zero_ways import tight_sets
 
 STATES = ("weights", "gradients", "masters", "moments")
 UNITS = {"MB": 1e6, "GB": 1e9}
@@ -30,9 +30,8 @@ def sets_of(model, stage, layers):
 
 
 def planned(args, model, stage, layers):
-    words = [word for value in sets_of(model, stage, layers) for word in ("--set", value)]
-    text = subprocess.run([f"{args.bin}/dtrain", "plan", args.config, "--world-size", "2", *words],
-                          check=True, capture_output=True, text=True).stdout
+    text = run([f"{args.bin}/dtrain", "plan", args.config, "--world-size", "2",
+                *set_words(sets_of(model, stage, layers))])
     total = 0.0
     for line in text.splitlines():
         words = line.split()
@@ -43,20 +42,10 @@ def planned(args, model, stage, layers):
 
 def measured(args, model, stage, layers):
     """The biggest rank's peak from the second step on: construction is not a state."""
-    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder, \
-            tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
         run_dir = os.path.join(folder, "run")
-        process = subprocess.Popen(
-            launch_command(args, run_dir, args.config, sets_of(model, stage, layers)),
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env={**os.environ, **GIVE_BACK})
-        watch = MemoryWatch(process, is_rank)
-        watch.start()
-        code = process.wait()
-        watch.join()
-        if code != 0:
-            log.seek(0)
-            sys.exit(f"bench: dtrain launch ended with {code}:\n{log.read().decode()[-3000:]}")
+        _, watch = run_job(launch_command(args, run_dir, args.config, sets_of(model, stage, layers)),
+                           {**os.environ, **GIVE_BACK}, is_rank)
         steps = [record["ts"] for record in records(run_dir) if record["kind"] == "step"]
     seen = [size for at, size in watch.samples if steps[0] <= at <= steps[-1]]
     if not seen:

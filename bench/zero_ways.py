@@ -1,17 +1,15 @@
-"""What ./dev bench zero runs: models and ways to train them, each a job that gives its speed."""
+"""The jobs of ./dev bench zero: models and ways to train them, each with its speed."""
 import dataclasses
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 
-from jobs import launch_command, records, series
+from jobs import GPT_100M, QUIET, launch_command, records, series
 from peers import read_facts, steps_of, twin_command, twin_environment
+from runner import run
 
 WARM_UP_STEPS = 3
 JOB_TIMEOUT_S = 900
-QUIET = ["eval_interval=0", "checkpoint.interval=0", 'sample={"bytes":0}']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +31,9 @@ def gpt_layer(hidden, intermediate):
 
 MODELS = {
     "5M": Model("5M", 6, gpt_layer(256, 704), steps=12, watched_steps=150),
-    # One short sequence a rank: the states, not the activations, are what this model is for.
-    "100M": Model("100M", 14, gpt_layer(768, 2048), steps=8, watched_steps=6, sets=(
-        "model.hidden_size=768", "model.intermediate_size=2048", "model.num_hidden_layers=14",
-        "model.num_attention_heads=12", "model.num_key_value_heads=12",
-        "train_batch_size=2", "train_micro_batch_size_per_gpu=1", "data.sequence_length=128")),
+    # One short sequence a rank, because this model is for the states and not for activations.
+    "100M": Model("100M", 14, gpt_layer(768, 2048), steps=8, watched_steps=6,
+                  sets=(*GPT_100M, "data.sequence_length=128")),
 }
 
 
@@ -63,14 +59,14 @@ class Way:
 
 
 def tight_sets(model):
-    """Little live at a time, and the same for a model with fewer layers."""
+    """Settings that keep few weights live, as many for a model with fewer layers."""
     return [f"zero_optimization.stage3_max_live_parameters={model.layer_parameters}",
             f"zero_optimization.stage3_prefetch_bucket_size={model.layer_parameters // 4}",
             f"zero_optimization.reduce_bucket_size={model.layer_parameters // 4}"]
 
 
 def ways_of(stages):
-    """Stage 0 always: the others are set against it."""
+    """The ways of these stages. Stage 0 is always there, because the others are compared with it."""
     ways = [Way("", 0), Way("ddp", 0)]
     for stage in sorted(set(stages) - {0}):
         ways += [Way("", stage), Way("deepspeed", stage)]
@@ -81,13 +77,6 @@ def ways_of(stages):
     return ways
 
 
-def finish(command, env):
-    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=JOB_TIMEOUT_S, check=False)
-    if done.returncode != 0:
-        sys.exit(f"bench: {' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
-
-
 def tokens_per_s(args, model, way):
     """Median over the steps after the first ones."""
     steps = args.steps or model.steps
@@ -95,10 +84,10 @@ def tokens_per_s(args, model, way):
     with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
         if way.peer:
             facts = os.path.join(folder, "facts.jsonl")
-            finish(twin_command(way.peer, args.config, facts, sets), twin_environment())
+            run(twin_command(way.peer, args.config, facts, sets), twin_environment(), JOB_TIMEOUT_S)
             speeds = steps_of(read_facts(facts), "tokens_per_s")
         else:
             run_dir = os.path.join(folder, "run")
-            finish(launch_command(args, run_dir, args.config, sets), dict(os.environ))
+            run(launch_command(args, run_dir, args.config, sets), timeout_s=JOB_TIMEOUT_S)
             speeds = [value for _, value in series(records(run_dir), "perf/tokens_per_s")]
     return statistics.median(speeds[WARM_UP_STEPS:])

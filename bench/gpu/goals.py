@@ -1,4 +1,4 @@
-"""The goals of a GPU, and what results say of each. `results`: {part: what its file holds}, absent
+"""The goals of a GPU, and the verdict of results on each. `results`: {part: what its file holds}, absent
 or None where a part was not measured.
 """
 import dataclasses
@@ -16,8 +16,8 @@ NOT_YET = "not yet measured on a GPU"
 @dataclasses.dataclass(frozen=True)
 class Goal:
     name: str
-    what: str  # For people.
-    target: Optional[float]  # At least this; None: what is measured is printed, nothing is asked of it.
+    what: str  # The goal's name for people.
+    target: Optional[float]  # The least that meets it; None: the measured value is only shown.
     measure: Callable  # results -> (measured, how), or None.
 
     @property
@@ -37,7 +37,7 @@ class Goal:
 
 
 def tests_passed(results):
-    """Of those that ran: one that needs two GPUs is skipped on one."""
+    """The share of passed tests among those that ran. A test that needs two GPUs is skipped on one."""
     states = [test["state"] for test in results.get("tests") or []]
     ran = [state for state in states if state != "skipped"]
     if not ran:
@@ -63,7 +63,7 @@ def slowest_kernel(backward):
 
 
 def collective(results):
-    """All-reduce between GPUs, of its largest size."""
+    """The largest all-reduce between GPUs."""
     rows = [(row, run["ranks"]) for run in results.get("comm") or []
             if run["backend"] == "nccl" and run["ranks"] > 1
             for row in run.get("rows", []) if row["collective"] == "all_reduce"]
@@ -75,7 +75,7 @@ def collective(results):
 
 
 def fastest(results, model, dtype):
-    """Of several attention kernels and places of the states."""
+    """The fastest run, whatever its attention kernel and the place of its states."""
     runs = [run for run in results.get("mfu") or []
             if "mfu_strict" in run and (run["model"], run["dtype"]) == (model, dtype)]
     return max(runs, key=lambda run: run["tokens_per_s"], default=None)
@@ -109,11 +109,11 @@ GOALS = (
 
 
 def judged(results):
-    """Of each goal that was measured."""
+    """The verdicts on all goals that were measured."""
     return [found for goal in GOALS if (found := goal.judged(results))]
 
 
 def print_measured(found):
-    """A line for each that has a target. `found`: what judged() gives."""
+    """Prints a line for each goal that has a target. `found`: the result of judged()."""
     report.print_goals([(goal["name"], goal["measured"], goal["op"], goal["target"])
                         for goal in found if goal["target"] is not None])

@@ -5,29 +5,30 @@ Times are medians of rounds of many launches between two CUDA events. Writes --j
 """
 import argparse
 import importlib.metadata
-import json
 import os
 import statistics
 import sys
 
 import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "twins"))
+BENCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [f"{BENCH}/twins", BENCH]  # Both have a module `kernels`; the twins' one is meant.
 
 import kernel_twins  # noqa: E402
 import liger_forms  # noqa: E402
+from report import write_json  # noqa: E402
 
 # The most telling first: a cut-off keeps what was measured. fp32 behind bf16, and not of all.
 BOTH_TYPES = (
     "rmsnorm_add_forward", "rmsnorm_add_backward", "swiglu_fused_forward", "swiglu_fused_backward",
     "rope_halves", "cross_entropy", "layernorm_add_forward", "layernorm_add_backward",
     "geglu_fused_forward", "geglu_fused_backward", "gelu_forward", "gelu_backward", "dropout",
-    "embedding_backward", "rope_qkv_backward", "cast_to_e4m3", "amax", "quantize_int8",
+    "embedding_backward", "rope_qkv_backward", "cast_to_e4m3", "quantize_int8",
     "dequantize_int8", "square_sum", "rmsnorm_heads_forward", "rmsnorm_heads_backward",
     "rmsnorm_forward", "rmsnorm_backward", "layernorm_forward", "layernorm_backward",
     "swiglu_forward", "swiglu_backward", "gelu_tanh_forward", "gelu_tanh_backward",
     "rope_interleaved", "cast_to_e5m2", "cast_from_e4m3", "cast_from_e5m2")
-# Of bench/kernels/cuda_products.cc.
+# The cases of bench/kernels/cuda_products.cc.
 PRODUCTS = ("product", "product_input_gradient", "product_bias", "product_bias_gelu",
             "product_gelu_gradient", "product_weight_gradient")
 NAMES = ["adamw_f32", "adamw_f32_copy_bf16", "adamw_bf16_states", "adamw_stochastic",
@@ -35,7 +36,7 @@ NAMES = ["adamw_f32", "adamw_f32_copy_bf16", "adamw_bf16_states", "adamw_stochas
          "transpose_to_e4m3_bf16", "transpose_to_e5m2_bf16",
          "cast_f32_bf16", "cast_bf16_f32", "accumulate_f32", "adamw_bf16_copy_bf16",
          *[f"{name}_f32" for name in BOTH_TYPES]]
-SHAPES = {"cross_entropy": {"vocabulary": 32768}}  # Of bench/kernels/cuda_case.h.
+SHAPES = {"cross_entropy": {"vocabulary": 32768}}  # bench/kernels/cuda_case.h has the same.
 
 
 def seconds(call, launches):
@@ -100,8 +101,8 @@ def main():
             if found:
                 results.append(found)
         torch.cuda.empty_cache()
-        with open(args.json, "w", encoding="utf-8") as file:  # After each: a cut-off keeps these.
-            json.dump({"peers": versions(), "results": results}, file, indent=2)
+        # After each case, so that a run that is cut off keeps what it measured.
+        write_json(args.json, {"peers": versions(), "results": results})
 
 
 def versions():

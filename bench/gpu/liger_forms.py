@@ -54,10 +54,10 @@ BOTH_WAYS = {"rmsnorm_add": rmsnorm_add, "rmsnorm": rmsnorm, "layernorm": layern
 
 
 def rope_halves(setting, dtype):
-    """Of a query and a key that have half of the heads each."""
+    """The rotation of a query and a key that have half of the heads each."""
     from liger_kernel.ops.rope import LigerRopeFunction
     heads = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM)).unflatten(0, (-1, SEQUENCE))
-    # As a projection leaves them: Liger turns them back, and copies what is not contiguous then.
+    # In the layout of a projection's output. Liger transposes them back and copies non-contiguous ones.
     q, k = (part.contiguous().transpose(1, 2) for part in heads.chunk(2, 2))
     cos, sin = (torch.cat((half, half), -1).squeeze(1).unsqueeze(0).to(dtype)
                 for half in rope_table(SEQUENCE, setting.device))
@@ -65,7 +65,7 @@ def rope_halves(setting, dtype):
 
 
 def cross_entropy(setting, dtype):
-    """Its forward puts the gradient in the logits' place: later calls have other numbers."""
+    """Liger's forward writes the gradient over the logits, so later calls have other numbers."""
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
     vocabulary = setting.shape("cross_entropy")["vocabulary"]
     x = torch.randn(setting.elements // vocabulary, vocabulary, device=setting.device).to(dtype)
@@ -78,9 +78,9 @@ WHOLE = {"rope_halves": rope_halves, "cross_entropy": cross_entropy}
 
 
 def form(name, setting, dtype):
-    """A function that makes the call of a case, or None where Liger has none of it. ImportError
-    where Liger is not installed."""
-    case, _, _ = name.rpartition("_")  # Less the type.
+    """A function that calls Liger's form of a case, or None if Liger has none. ImportError if Liger is
+    not installed."""
+    case, _, _ = name.rpartition("_")  # Without the type.
     if case in WHOLE:
         return WHOLE[case](setting, dtype)
     operation, _, way = case.rpartition("_")

@@ -1,4 +1,4 @@
-"""What ./dev gpu run asks of its machine: a GPU, its driver and memory, glibc, LibTorch."""
+"""Checks the machine of ./dev gpu run: its GPU, driver and memory, glibc, LibTorch."""
 import json
 import os
 import platform
@@ -32,12 +32,12 @@ def gpu_facts():
 
 
 def gigabytes(memory):
-    """Of nvidia-smi's "81559 MiB"."""
+    """GB of a text of nvidia-smi's, such as "81559 MiB"."""
     return float(memory.split()[0]) * 2**20 / 1e9
 
 
 def number_in(path, pattern=r"(\d+)"):
-    """The first in a file, or None."""
+    """The first number in a file, or None."""
     try:
         with open(path, encoding="ascii") as file:
             found = re.search(pattern, file.read())
@@ -47,8 +47,8 @@ def number_in(path, pattern=r"(\d+)"):
 
 
 def host_gb(meminfo="/proc/meminfo", cgroup="/sys/fs/cgroup"):
-    """Of the host's memory that a process can have: what is available, less where a container may
-    have less."""
+    """GB of the host's memory that a process can have: the available memory, or less if a container has
+    a limit."""
     available = (number_in(meminfo, r"MemAvailable:\s+(\d+) kB") or 0) * 1024
     limit, used = number_in(f"{cgroup}/memory.max"), number_in(f"{cgroup}/memory.current")
     if limit is not None and used is not None:  # "max" is no number.
@@ -101,7 +101,7 @@ def wrong_torch(packed, folder, found, whose):
 
 
 def library_folders(torch):
-    """Of LibTorch and, beside a wheel, of CUDA."""
+    """The folders of LibTorch's libraries and, beside a wheel, of CUDA's."""
     folders = [f"{torch}/lib"]
     for where, names, _ in os.walk(os.path.join(os.path.dirname(torch), "nvidia")):
         if os.path.basename(where) == "lib":

@@ -21,6 +21,7 @@ from torch_release import release_in
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import provenance  # noqa: E402
+from report import write_json  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ["dtrain", "dtrain-bench-mfu", "dtrain-bench-kernels-cuda", "dtrain-bench-comm",
@@ -83,7 +84,7 @@ def folder_bytes(folder):
 
 
 def torch_folder(build):
-    """Where a program of this build finds LibTorch."""
+    """The folder in which a program of this build finds LibTorch."""
     return os.path.dirname(libraries(f"{build}/bin/dtrain-bench-mfu")["libtorch_cpu.so"])
 
 
@@ -113,11 +114,11 @@ def pack(build, out):
     shutil.copy(f"{SOURCE}/bench/gpu/run.sh", f"{out}/run")
     os.chmod(f"{out}/run", 0o755)
     built_with = release_in(os.path.dirname(torch))
-    with open(f"{out}/pack.json", "w", encoding="utf-8") as file:
-        json.dump({"commit": provenance.commit(), "libraries": sorted(carried),
-                   "torch": dataclasses.asdict(built_with) if built_with else None,
-                   "tests": [{"name": name, "program": f"tests/{os.path.basename(command)}",
-                              "limit_s": limit} for name, command, limit in tests]}, file, indent=2)
+    write_json(f"{out}/pack.json", {
+        "commit": provenance.commit(), "libraries": sorted(carried),
+        "torch": dataclasses.asdict(built_with) if built_with else None,
+        "tests": [{"name": name, "program": f"tests/{os.path.basename(command)}", "limit_s": limit}
+                  for name, command, limit in tests]})
     return tests, carried
 
 

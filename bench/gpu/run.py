@@ -184,12 +184,12 @@ class Run:
                         lambda result: self.keep("short_run", result), self.known("short_run")).take()
 
     def json_of(self, words, limit=None):
-        """What a benchmark wrote with --json, or what it said instead."""
+        """The file that a benchmark wrote with --json, or its error and output."""
         path = f"{self.folder}/.part.json"
-        if os.path.exists(path):  # Of a call that was killed.
+        if os.path.exists(path):  # A call that was killed has left it.
             os.remove(path)
         done = self.command([*words, "--json", path], limit)
-        if done["code"] in (0, None) and os.path.exists(path):  # What is cut off keeps its rows.
+        if done["code"] in (0, None) and os.path.exists(path):  # A benchmark that is cut off keeps its rows.
             with open(path, encoding="utf-8") as file:
                 result = json.load(file)
         else:
@@ -252,7 +252,7 @@ class Run:
         return self.train_all("mfu_peers")
 
     def failures(self):
-        """What of dtrain's own did not end well; peers may be absent."""
+        """The names of dtrain's own parts that did not end well; peers may be absent."""
         failed = [test["name"] for test in self.parts.get("tests", [])
                   if test["state"] in ("failed", "cut off")]
         failed += (self.parts.get("short_run") or {}).get("problems", [])

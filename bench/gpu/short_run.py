@@ -40,7 +40,7 @@ CONFIG = {
               "intermediate_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 12,
               "num_key_value_heads": 4, "max_position_embeddings": SEQUENCE}}
 UNITS = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-# dtrain's log, LibTorch's log, and whoever else warns.
+# Warnings in dtrain's log, in LibTorch's log, and of others.
 SAID = (re.compile(r"\[[WE] [\d:.]+(?: rank \d+)?\] (.*)"), re.compile(r"\[[WE]\d+ [\d:.]+ [^\]]*\] (.*)"),
         re.compile(r"(.*\b[Ww]arning\b.*)"))
 MEMORY = [f"memory/{kind}_bytes"
@@ -106,13 +106,13 @@ class CardMemory:
             self.thread.join(timeout=5)
 
     def rise_bytes(self):
-        """None: nvidia-smi gave no number."""
+        """The rise in bytes; None if nvidia-smi gave no number."""
         rises = [(self.most[card] - first) * 2**20 for card, first in self.first.items()]
         return max(rises, default=None)
 
 
 def steps_of(folder):
-    """The metrics of each step that a run has recorded; none of a last line that is not whole."""
+    """The metrics of each step that a run has recorded. An incomplete last line is left out."""
     steps = []
     try:
         with open(f"{folder}/metrics/rank-0.jsonl", encoding="utf-8") as file:
@@ -164,7 +164,7 @@ def same_bits(a, b):
 
 
 def too_far(a, b):
-    """In words, or None: the losses and norms of the steps that both have agree."""
+    """What differs in the losses and norms of common steps, in words; None if they agree."""
     losses = largest_share(a["losses"], b["losses"])
     norms = largest_share(a["norms"], b["norms"])
     if losses <= TOLERANCE and norms <= TOLERANCE_OF_NORMS:
@@ -173,7 +173,7 @@ def too_far(a, b):
 
 
 def faults(row):
-    """Finds what is wrong with one training on the GPU by itself."""
+    """The problems of one training on the GPU, without comparing it with others."""
     if "error" in row:
         return [f"{row['name']}: {row['error']}"]
     for step, (loss, norm) in enumerate(zip(row["losses"], row["norms"]), 1):
@@ -238,8 +238,8 @@ def planned_bytes(output):
 
 
 def with_earlier(before, runs):
-    """Runs that an earlier call has finished stay where this one has nothing to say: not taken, or
-    cut off."""
+    """The rows of this call, with finished runs of an earlier call in the place of those that were not
+    taken or were cut off."""
     rows = {row["name"]: row for row in before if "error" not in row}
     rows.update((row["name"], row) for row in runs
                 if row["name"] not in rows or row.get("error") != CUT_OFF)

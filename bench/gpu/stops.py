@@ -1,5 +1,4 @@
-"""Which parts of ./dev gpu run are not started, and why: no clock and no device, values in, reasons
-out.
+"""Decides which parts of ./dev gpu run are not started, and why. Pure: no clock and no device.
 
 A part that would measure something wrong is left out. Trainings and torch's beside them want
 collectives, an engine and a short run without a fault; the benchmark of collectives wants
@@ -15,7 +14,7 @@ FIRST = COLLECTIVES + ENGINE
 
 
 def in_order(tests):
-    """Those that can stop what follows come first, others as they are listed."""
+    """Tests that can stop later parts come first, then the others as they are listed."""
     names = [*FIRST, *(test["name"] for test in tests)]
     return sorted(tests, key=lambda test: names.index(test["name"]))
 

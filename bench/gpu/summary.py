@@ -8,6 +8,7 @@ import os
 import sys
 
 from goals import GOALS, NOT_YET
+from report import write_text
 from short_run_lines import short_run_lines
 from tables import table
 from training_lines import mfu_lines
@@ -137,8 +138,7 @@ def write_summary(folder):
     text = page(folder)
     if text is None:
         return "nothing was measured"
-    with open(f"{folder}/SUMMARY.md", "w", encoding="utf-8") as file:
-        file.write(text)
+    write_text(f"{folder}/SUMMARY.md", text)
     write_overview(os.path.dirname(os.path.abspath(folder)))
     return text
 
@@ -161,8 +161,7 @@ def overview(results):
 
 
 def write_overview(results):
-    with open(f"{results}/GPU.md", "w", encoding="utf-8") as file:
-        file.write(overview(results))
+    write_text(f"{results}/GPU.md", overview(results))
 
 
 def main(results):

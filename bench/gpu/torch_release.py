@@ -1,4 +1,4 @@
-"""Which LibTorch a pack was built with, and whether another machine's will do in its place.
+"""The LibTorch that a pack was built with, and whether another machine's will do in its place.
 
 Programs in C++ load the LibTorch of one release alone, and CUDA libraries of one major version.
 """
@@ -24,7 +24,7 @@ class TorchRelease:
 
 
 def release(version, cuda):
-    """Of torch.__version__ and torch.version.cuda (None: without)."""
+    """The release with this torch.__version__ and torch.version.cuda (None: without CUDA)."""
     return TorchRelease(version.split("+")[0], cuda or "")
 
 
@@ -37,7 +37,8 @@ def read(path):
 
 
 def release_in(folder):
-    """Of a LibTorch (with include/ and lib/), a wheel's or an archive's; None: it does not say."""
+    """The release of the LibTorch in a folder with include/ and lib/, from a wheel or an archive. None if
+    the folder does not name it."""
     wheel = read(f"{folder}/version.py")
     if version := re.search(r"^__version__ = '([^']+)'", wheel, re.MULTILINE):
         cuda = re.search(r"^cuda\b.*= '([^']+)'", wheel, re.MULTILINE)

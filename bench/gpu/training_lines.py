@@ -2,7 +2,7 @@
 went, and torch's beside them with what was equal and what was not."""
 from tables import table
 
-# What makes two trainings the same; the first of all must be equal for a ratio to be shown.
+# Facts in which two trainings may differ; a ratio is shown only if the first fact is equal.
 COMPARED = ("tokens a step", "micro_batch", "sequence", "dtype", "gradient_clipping", "recompute",
             "optimizer_states", "rounding", "masters", "gradients", "loss", "attention", "call")
 
@@ -20,7 +20,7 @@ def percent(share):
 
 
 def reached(run):
-    """A row of what it reached."""
+    """The row of a training's results."""
     if not is_measured(run):
         return (run["name"], why_not(run), *["-"] * 6)
     sol = run.get("speed_of_light_fraction", 0)
@@ -39,7 +39,7 @@ def batch(run):
 
 
 def taken(run):
-    """A row of how it was taken."""
+    """The row of a training's settings."""
     return (run["name"], batch(run), str(len(run["step_seconds"])),
             f"{run['optimizer_states']}, {run['rounding']} rounding", run["masters"],
             str(run["zero_stage"]), run["recompute"], f"{run['gradient_clipping']:g}",

@@ -16,14 +16,14 @@ PAST_PLAN = 2  # A training may take this many times what is planned: its speed 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """One of dtrain's."""
+    """A training by dtrain."""
     model: str
     dtype: str
     micro_batch: int
-    needs_gb: float  # Of the card: weights, masters, gradients, states, activations.
+    needs_gb: float  # Memory of the card: weights, masters, gradients, states, activations.
     step_s: float  # A whole step on an H100 or H200 at the goal's rate.
-    start_s: float  # All that is no whole step, by estimate: start, the card's rates, short steps.
-    goal: bool = True  # Others come when those have had their steps.
+    start_s: float  # Estimate of all but whole steps: start, the card's rates, short steps.
+    goal: bool = True  # The others come after these.
     attention: str = "flash"
     host_gb: float = 0  # Above 0: masters and states are in the host's memory (ZeRO-Offload).
     steps_max: int = 2
@@ -51,7 +51,7 @@ class Training:
                 "--steps", str(steps), "--svg", f"{folder}/{self.name}.svg"]
 
     def facts(self):
-        """What its row says whatever comes of it; the program's own facts come on top."""
+        """Facts that its row has even if it fails; the program's own facts are added."""
         return {"name": self.name, "model": self.model, "dtype": self.dtype,
                 "attention": self.attention, "rounding": "stochastic", "gradients": "fp32",
                 "masters": "fp32, host memory" if self.host_gb else "fp32", "loss": "logits in chunks"}
@@ -113,8 +113,8 @@ def seconds(training, steps):
 
 
 def chosen(part, card_gb, asked):
-    """Those of a part that are taken: the `asked` names, else all. One in the host's memory stands
-    in for a model that the card is too small for, and is not taken unasked where it is not."""
+    """The trainings of a part to take: the `asked` names, or all. A training with states in the host's
+    memory is for a model that is too large for the card; on a larger card it is only taken if asked."""
     if asked:
         return [training for training in ALL[part] if training.name in asked]
     too_large = {training.model for training in ALL[part]
@@ -124,7 +124,7 @@ def chosen(part, card_gb, asked):
 
 
 def does_not_fit(training, card_gb, host_gb):
-    """What to say when the card's or the host's memory does not do; None when both do."""
+    """The reason if the card's or the host's memory is too small, else None."""
     if training.needs_gb > card_gb:
         return f"it needs about {training.needs_gb:.0f} GB of memory, this GPU has {card_gb:.0f}"
     if training.host_gb > host_gb:
@@ -134,8 +134,8 @@ def does_not_fit(training, card_gb, host_gb):
 
 
 def plan(trainings, left):
-    """{name: whole steps} that are measured in `left` seconds; no name: no time for one step.
-    Goals before others; each in its order gets one step, and then more."""
+    """{name: whole steps} to measure in `left` seconds; a training without time for a step is missing.
+    Those with goals come first. Each gets one step in its order, and then more."""
     steps = {}
     for goal in (True, False):
         group = [training for training in trainings if training.goal == goal]
@@ -151,6 +151,6 @@ def plan(trainings, left):
 
 
 def not_taken(training, left):
-    """The row's words for one that no time was left for."""
+    """The facts of a training for which no time was left."""
     return {"skipped": f"not taken: time (about {seconds(training, 1):.0f} s, "
                        f"{max(0, left):.0f} were left); run --trainings {training.name}"}

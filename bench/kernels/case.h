@@ -15,7 +15,7 @@
 namespace dtrain::bench {
 
 constexpr int64_t kHidden = 2048;  // Columns of the operations that work on rows.
-constexpr int64_t kHeadDim = 128;  // Of attention heads, sixteen in such a row.
+constexpr int64_t kHeadDim = 128;  // Of an attention head; sixteen heads make such a row.
 constexpr int kStreamsMax = 6;
 
 // Streams of `elements` numbers each, up to four bytes wide: kernel and probe run in the same
@@ -63,7 +63,7 @@ struct Case {
   std::string name;  // The twins know it by this name: bench/twins/kernel_twins.
   StreamMix mix;     // Its bytes: each operand once.
   Kernel run;
-  Json shape = Json::object();  // What a twin must know besides `elements` and `hidden`.
+  Json shape = Json::object();  // The sizes that a twin needs besides `elements` and `hidden`.
 };
 
 // The cases of one kind each; Cases() is all of them.

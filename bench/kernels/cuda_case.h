@@ -1,4 +1,4 @@
-// What dtrain-bench-kernels-cuda measures: kernels over streams of device memory. Single-threaded.
+// The cases of dtrain-bench-kernels-cuda: kernels over streams of device memory. Single-threaded.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +19,7 @@
 namespace dtrain::bench {
 
 constexpr int64_t kHidden = 4096;
-constexpr int64_t kHeadDim = 128;  // Of attention heads, 32 in a row of kHidden.
+constexpr int64_t kHeadDim = 128;  // Of an attention head; 32 heads make a row of kHidden.
 constexpr int64_t kVocab = 32768;
 constexpr int kStreams = 6;
 

@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kWarmUp = 10;
 constexpr int kLaunchesAProduct = 10;  // A product takes as long as so many launches of a kernel.
-// Of the copy rate: docs/PERFORMANCE.md.
+// Goals as shares of the copy rate; docs/PERFORMANCE.md has the reasons.
 constexpr double kForwardGoal = 0.95;
 constexpr double kBackwardGoal = 0.90;
 

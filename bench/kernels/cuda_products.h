@@ -13,7 +13,8 @@
 
 namespace dtrain::bench {
 
-// Of 8,192 tokens between kHidden and four times as many: bench/twins/kernel_twins/products.py.
+// A product over 8,192 tokens, between kHidden and four times as many columns. Its twins are in
+// bench/twins/kernel_twins/products.py.
 struct ProductCase {
   std::string name;
   kernels::MatmulProblem problem;

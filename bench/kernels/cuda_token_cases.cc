@@ -104,10 +104,6 @@ std::vector<Case> CudaTokenCases() {
 
 std::vector<Case> CudaNarrowCases() {
   std::vector<Case> cases;
-  AddBoth(cases, "amax", 1, 0, [](auto type, const Arena& a, CudaStream stream) {
-    return kernels::AmaxCuda(a.elements, {a.streams[0], kTypeOf<decltype(type)>}, a.row_numbers[0],
-                             stream);
-  });
   AddFp8(cases, Fp8Format::kE4m3, "e4m3");
   AddFp8(cases, Fp8Format::kE5m2, "e5m2");
   AddBeside(cases, "quantize_int8", true, [](auto type, const Arena& a, CudaStream stream) {

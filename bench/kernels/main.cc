@@ -137,7 +137,7 @@ Json Report(const Options& options, Json json, const std::vector<Result>& result
   return json;
 }
 
-// What there is, for a driver.
+// The list of cases, for a driver.
 Json List(const Options& options, const std::vector<Case>& cases) {
   Json json = Facts(options);
   json["cases"] = Json::array();
@@ -199,10 +199,9 @@ int MeasureAll(const Options& options, const std::vector<Case>& cases) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Measures each CPU kernel beside a probe that reads and writes as many bytes. A kernel at "
-      "100 "
-      "% is as fast as the memory. (`./dev bench kernels` in the source tree also measures "
-      "PyTorch.)",
+      "Measures each CPU kernel beside a probe that reads and writes as many bytes. A kernel "
+      "at 100 % is as fast as the memory. (`./dev bench kernels` in the source tree also "
+      "measures PyTorch.)",
       "dtrain bench kernels");
   app.footer(
       "Examples:\n"

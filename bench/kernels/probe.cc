@@ -16,7 +16,7 @@ __attribute__((target("avx2"))) float Run(const ProbeStreams& streams, int64_t b
   const auto at = [&](int stream, int64_t byte) {
     return reinterpret_cast<float*>(streams.base + stream * streams.stride + byte);
   };
-  __m256 total[4] = {};  // Of what is only read, each with a chain of its own.
+  __m256 total[4] = {};  // Sums of the streams that are only read, four independent chains.
   for (int64_t i = begin; i < end; i += 32) {
     __m256 part[4] = {total[0], total[1], total[2], total[3]};
 #pragma GCC unroll 8

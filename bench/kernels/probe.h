@@ -16,8 +16,8 @@ struct StreamMix {
   int read2 = 0;
   int write4 = 0;
   int write2 = 0;
-  int in_place = 0;   // Of the write4 streams.
-  int in_place2 = 0;  // Of the write2 streams.
+  int in_place = 0;   // So many of the write4 streams are written in place.
+  int in_place2 = 0;  // So many of the write2 streams are written in place.
   int read1 = 0;
   int write1 = 0;
 

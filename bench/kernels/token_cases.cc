@@ -48,8 +48,8 @@ Kernel Dropout() {
   };
 }
 
-// As many tokens as rows of the table, by a multiplicative hash: some rows have no token, others
-// several, and each gradient is read once.
+// The ids of as many tokens as the table has rows, by a multiplicative hash: some rows have no
+// token, others several, and each gradient is read once.
 struct Ids {
   std::vector<int64_t> ids, order, starts;
 };

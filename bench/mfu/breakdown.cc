@@ -28,8 +28,8 @@ struct Open {
   Work work;
 };
 
-// What a range nested in `outer` counts as: attention is made of products and softmax, and a wait
-// for peers of whatever it takes.
+// The kind of work of a range nested in `outer`. All of attention (products, softmax) counts as
+// attention, and all of a wait for peers as communication.
 Work Nested(Work outer, Work own) {
   return outer == Work::kAttention || outer == Work::kCommunication ? outer : own;
 }

@@ -1,4 +1,4 @@
-// Where the time of one profiled step went: every nanosecond of it is given to one kind of work.
+// The time of one profiled step by kind of work: every nanosecond belongs to one kind.
 // Pure; free of LibTorch; thread-safe.
 #pragma once
 
@@ -32,16 +32,16 @@ struct Breakdown {
   double seconds[kWorkKinds] = {};
 
   double total() const;
-  double share(Work work) const;  // Of the total; 0 when that is 0.
+  double share(Work work) const;  // The share of the total; 0 when that is 0.
 };
 
-// What the training thread of a CPU rank did between `begin_ns` and `end_ns`. `ranges` are nested
+// The work of a CPU rank's training thread between `begin_ns` and `end_ns`. `ranges` are nested
 // (operations, and dtrain's phases, in which they lie). A moment belongs to the innermost range
 // there: to attention or communication when an outer one is, to idle when it only names a phase,
 // rearranges sizes and strides, or allocates.
 Breakdown BreakDownThread(std::vector<TimedRange> ranges, int64_t begin_ns, int64_t end_ns);
 
-// What a GPU did: `kernels` of all streams, which may overlap. A moment in which several run
+// The work of a GPU: `kernels` of all streams, which may overlap. A moment in which several run
 // belongs to the first kind in the order of Work that has one.
 Breakdown BreakDownDevice(const std::vector<TimedRange>& kernels, int64_t begin_ns, int64_t end_ns);
 

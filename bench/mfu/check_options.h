@@ -1,4 +1,4 @@
-// What the options of `dtrain bench mfu` must be for the model that they name. Pure.
+// Checks the options of `dtrain bench mfu` against the model that they name. Pure.
 #pragma once
 
 #include <cstdint>

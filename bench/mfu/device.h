@@ -19,7 +19,7 @@ struct BenchDevice {
 // built for (both versions are named). Before a job takes the device, so that this is all it says.
 absl::Status CheckDevice(const std::string& name);
 
-// What the job trains on.
+// The device that the job trains on.
 BenchDevice DeviceOf(const Job& job);
 
 }  // namespace dtrain::bench

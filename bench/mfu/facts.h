@@ -1,4 +1,5 @@
-// What a run of `dtrain bench mfu` measured, and what follows from it. Pure; free of LibTorch.
+// The measurements of a run of `dtrain bench mfu`, and the figures that follow. Pure; free of
+// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct MfuFacts {
   std::string dtype;  // "fp32", "bf16", "fp8".
   FlopModel shape;
   FlopSequence sequence;
-  double recomputed_parameters = 0;  // Of what forward does twice; 0: nothing.
+  double recomputed_parameters = 0;  // In layers whose forward runs twice; 0: none.
   double recomputed_width = 0;
   std::string attention;  // The kernel that was asked for.
   std::string recompute = "none";
@@ -31,7 +32,7 @@ struct MfuFacts {
   std::string device;  // "cpu: AMD EPYC ...", "NVIDIA H100 80GB HBM3".
   bool on_gpu = false;
   int ranks = 1;
-  int threads = 1;              // Of a rank.
+  int threads = 1;              // Of each rank.
   double peak_flops_per_s = 0;  // Mean of a rank.
   std::string peak_source;      // A datasheet, --peak-tflops, or the GEMM rate of this run.
   bool peak_is_gemm_rate = false;
@@ -39,8 +40,8 @@ struct MfuFacts {
   double low_parameters = 0;
   double high_peak_flops_per_s = 0;
   double gemm_flops_per_s = 0;  // Mean of a rank, in this run.
-  int64_t gemm_size = 0;        // Of the square product that gave it.
-  double copy_bytes_per_s = 0;  // Of rank 0, read plus written.
+  int64_t gemm_size = 0;        // The product that gave it was of [size, size].
+  double copy_bytes_per_s = 0;  // Rank 0's, read plus written.
   double load_average = 0;
   std::string versions;  // "dtrain 0.1.0 (commit), LibTorch 2.11.0".
 
@@ -53,8 +54,8 @@ struct MfuFacts {
   std::vector<OperationGroup> groups;
   double profiled_step_s = 0;
   int64_t profiled_micro_batches = 1;
-  double loss = 0;  // Of the last step, nats a token: near log(vocabulary) on random tokens.
-  double memory_peak_bytes = 0;  // Of the largest rank.
+  double loss = 0;  // The last step's, nats a token; near log(vocabulary) on random tokens.
+  double memory_peak_bytes = 0;  // The largest rank's.
 };
 
 // Tokens of one step over all ranks.
@@ -67,7 +68,7 @@ double TokensPerSecond(const MfuFacts& facts);
 // Whether something else slowed the products down that gave the GEMM rate: no step is faster than
 // these alone. Nothing follows then from shares of that rate.
 bool GemmRateIsDisturbed(const MfuFacts& facts);
-// Likewise of the peak, where it is that rate.
+// The same for the peak, if the peak is the GEMM rate.
 bool PeakIsDisturbed(const MfuFacts& facts);
 
 // docs/PERFORMANCE.md has the formulas; shares of ranks x peak.

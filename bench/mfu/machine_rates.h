@@ -1,5 +1,5 @@
-// What the device of this rank can do, measured in this run with random operands: products of
-// matrices, and copies.
+// The rates of this rank's device, measured in this run with random operands: products of matrices,
+// and copies.
 #pragma once
 
 #include <torch/types.h>
@@ -8,7 +8,7 @@ namespace dtrain::bench {
 
 struct MachineRates {
   double gemm_flops_per_s = 0;  // The best of square products, sizes growing up to `seconds`.
-  int64_t gemm_size = 0;        // Whose matrices were [size, size].
+  int64_t gemm_size = 0;        // Its matrices were [size, size].
   double copy_bytes_per_s = 0;  // Read plus written, of buffers beyond the caches.
 };
 

@@ -95,7 +95,7 @@ absl::Status FindPeak(const MfuOptions& options, const BenchDevice& device, MfuF
   return absl::OkStatus();
 }
 
-// Of products in `dtype`.
+// The type of the factors of products in `dtype`.
 at::ScalarType FactorType(const std::string& dtype) {
   return dtype == "fp32" ? at::kFloat : dtype == "fp8" ? at::kFloat8_e4m3fn : at::kBFloat16;
 }
@@ -309,7 +309,7 @@ int Main(int argc, char** argv) {
   }
   // The profiler looks for a GPU on its own; that there is none is no news.
   setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
-  // What the engine says goes to stderr: standard output is the result alone.
+  // The engine's messages go to stderr, so that standard output is the result alone.
   std::FILE* const out = fdopen(dup(STDOUT_FILENO), "w");
   dup2(STDERR_FILENO, STDOUT_FILENO);
   absl::Status status;

@@ -7,7 +7,7 @@
 namespace dtrain::bench {
 namespace {
 
-constexpr int kStepsBeforeGraphs = 4;  // runtime/engine/step_graphs.h says why.
+constexpr int kStepsBeforeGraphs = 4;  // runtime/engine/device/step_graphs.h says why.
 constexpr int kOfNewSizes = 2;
 
 double Seconds(int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }

@@ -12,7 +12,7 @@ namespace {
 // The templates below take what the example's options have: `flop_model` and dropout came with its
 // Hugging Face shapes.
 
-// What is dropped at random is work that no FLOP count knows; published figures train without.
+// Turns dropout off: no FLOP count knows its work, and published figures train without.
 template <class Options>
 void WithoutDropout(Options& options) {
   if constexpr (requires { options.embedding_dropout; }) {

@@ -27,7 +27,8 @@ struct BenchModel {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Loss(const Batch&)> loss;
   FlopModel flops;
-  double layer_parameters = 0;  // Of what --recompute full does twice, and fp8 is for.
+  double layer_parameters =
+      0;  // In the layers: recomputed with --recompute full, and in FP8 with fp8.
 };
 
 // The preset or the file that `options` name. Errors name what is not supported.

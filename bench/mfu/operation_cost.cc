@@ -69,7 +69,7 @@ std::optional<OperationCost> CostOf(absl::string_view name, const Shapes& inputs
     return Product("mm", inputs, 0, 2, bytes, bytes);
   }
   if (name == "aten::_scaled_mm") {
-    return Product("FP8 mm", inputs, 0, 2, bytes, 2);  // Of codes, in bf16.
+    return Product("FP8 mm", inputs, 0, 2, bytes, 2);  // From codes of one byte to bf16.
   }
   if (name == "aten::addmm") {
     return Product("mm", inputs, 1, 2, bytes, bytes);

@@ -1,4 +1,5 @@
-// What an operation must compute and move, from the shapes of its inputs. Pure; free of LibTorch.
+// The arithmetic and the bytes that an operation needs, from the shapes of its inputs. Pure; free
+// of LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ struct OperationGroup {
   OperationCost each;
   Work work = Work::kGemm;
   int64_t calls = 0;
-  double seconds = 0;  // Of all.
+  double seconds = 0;  // Of all calls together.
 
   double flops_per_s() const { return seconds > 0 ? each.flop * double(calls) / seconds : 0; }
   double flop_per_byte() const { return each.bytes > 0 ? each.flop / each.bytes : 0; }

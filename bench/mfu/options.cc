@@ -9,19 +9,10 @@
 #include "bench/mfu/presets.h"
 
 namespace dtrain::bench {
+namespace {
 
-int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
-  CLI::App app(
-      "Trains a model on random tokens and prints how much of the machine's arithmetic the "
-      "training "
-      "uses: MFU (strict: only what the model needs), PaLM-style MFU, HFU, the share of the GEMM "
-      "rate measured in the same run, and where the time of a step goes.",
-      "dtrain bench mfu");
-  app.footer(
-      "Examples:\n"
-      "  dtrain bench mfu --preset gpt2-124m --device cpu --steps 5\n"
-      "  dtrain bench mfu --hf config.json --dtype bf16 --seq 512 --svg roofline.svg\n"
-      "  dtrain launch --nproc-per-node 2 -- dtrain-bench-mfu --preset gpt2-124m --zero 2");
+// The model that trains, and how.
+void AddTrainingOptions(CLI::App& app, MfuOptions& options) {
   auto* const preset =
       app.add_option("--preset", options.preset,
                      absl::StrCat("Shape of a published model. Allowed: ", PresetNames()))
@@ -56,6 +47,10 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
                  "Attention kernel. auto leaves the choice to LibTorch; cudnn needs a GPU")
       ->check(CLI::IsMember({"auto", "flash", "cudnn", "math"}))
       ->capture_default_str();
+}
+
+// The measured steps and the results.
+void AddMeasurementOptions(CLI::App& app, MfuOptions& options) {
   app.add_option("--steps", options.steps, "Measured steps; the median counts")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
@@ -85,6 +80,23 @@ int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
       ->type_name("FILE");
   app.add_option("--svg", options.svg_file, "Draw a roofline into FILE. Default: no file")
       ->type_name("FILE");
+}
+
+}  // namespace
+
+int ParseMfuOptions(int argc, char** argv, MfuOptions& options) {
+  CLI::App app(
+      "Trains a model on random tokens and prints how much of the machine's arithmetic the "
+      "training uses: MFU (strict: only what the model needs), PaLM-style MFU, HFU, the share of "
+      "the GEMM rate measured in the same run, and where the time of a step goes.",
+      "dtrain bench mfu");
+  app.footer(
+      "Examples:\n"
+      "  dtrain bench mfu --preset gpt2-124m --device cpu --steps 5\n"
+      "  dtrain bench mfu --hf config.json --dtype bf16 --seq 512 --svg roofline.svg\n"
+      "  dtrain launch --nproc-per-node 2 -- dtrain-bench-mfu --preset gpt2-124m --zero 2");
+  AddTrainingOptions(app, options);
+  AddMeasurementOptions(app, options);
   if (const auto code = ParseCommandLine(app, argc, argv)) {
     return *code;
   }

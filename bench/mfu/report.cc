@@ -7,7 +7,7 @@
 namespace dtrain::bench {
 namespace {
 
-constexpr size_t kPointsMax = 12;  // Of the roofline; the JSON has all.
+constexpr size_t kPointsMax = 12;  // The roofline's; the JSON has all points.
 
 std::string Title(const MfuFacts& facts) {
   return absl::StrFormat("%s, %s, ZeRO %d, %d rank%s", facts.model, facts.dtype, facts.zero_stage,

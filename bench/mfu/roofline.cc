@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 1040;
 constexpr double kHeight = 560;
 constexpr double kLeft = 84;
-constexpr double kRight = 640;  // Of the plot; the list of points stands beside it.
+constexpr double kRight = 640;  // The plot's right side; the list of points stands beside it.
 constexpr double kTop = 76;
 constexpr double kBottom = 496;
 constexpr double kListLeft = 664;
@@ -93,7 +93,8 @@ void Roofs(std::string& out, const Roofline& roofline, const Axis& x, const Axis
   const double from = std::max(least, floor / roofline.bytes_per_s);
   Line(out, x.At(from), y.At(from * roofline.bytes_per_s), x.At(ridge),
        y.At(roofline.roofs[0].flops_per_s), "stroke=\"#222\" stroke-width=\"2\"");
-  const double middle = std::sqrt(from * ridge);  // Of the slope; its name stands below it.
+  const double middle =
+      std::sqrt(from * ridge);  // The middle of the slope, whose name stands below it.
   Text(out, x.At(middle) + 10, y.At(middle * roofline.bytes_per_s) + 14,
        absl::StrCat("copy ", Rate(roofline.bytes_per_s, "B/s")));
   for (size_t i = 0; i < roofline.roofs.size(); ++i) {

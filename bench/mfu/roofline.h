@@ -14,7 +14,7 @@ struct RooflinePoint {
   Work work = Work::kGemm;
   double flop_per_byte = 0;
   double flops_per_s = 0;
-  double step_share = 0;  // Of the step's time.
+  double step_share = 0;  // The share of the step's time.
 };
 
 struct Roof {

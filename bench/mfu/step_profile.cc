@@ -29,8 +29,8 @@ TimedRange RangeOf(const profiler::KinetoEvent& event) {
           .end_ns = static_cast<int64_t>(event.endNs())};
 }
 
-// What ran on a GPU. Its ranges of the user (dtrain's phases, this step) are on the same device and
-// span what lies between kernels.
+// Whether the event is work of a GPU. User ranges (dtrain's phases, this step) are on the same
+// device and also span the time between kernels, so they do not count.
 bool IsDeviceWork(const profiler::KinetoEvent& event) {
   using libkineto::ActivityType;
   const auto type = static_cast<ActivityType>(event.activityType());
@@ -43,7 +43,7 @@ double Seconds(const TimedRange& range) {
   return static_cast<double>(range.end_ns - range.begin_ns) * 1e-9;
 }
 
-// Of the first input, which a product and attention share with the others.
+// Bytes of an element of the first input. A product's and attention's inputs all have one type.
 int64_t ElementBytes(const profiler::KinetoEvent& event) {
   if (!event.hasTypes() || event.dtypes().empty()) {
     return 4;

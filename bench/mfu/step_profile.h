@@ -11,9 +11,9 @@
 namespace dtrain::bench {
 
 struct StepProfile {
-  Breakdown breakdown;                 // Of the step on this rank; with a GPU, of the GPU.
+  Breakdown breakdown;                 // The step's on this rank; with a GPU, the GPU's.
   std::vector<OperationGroup> groups;  // Products and attention, the longest first.
-  double seconds = 0;                  // Of the profiled step, a little more than of others.
+  double seconds = 0;                  // The profiled step's, a little more than others'.
 };
 
 // Profiles `step`, which this thread runs; `on_gpu`: its kernels are recorded through CUPTI, and

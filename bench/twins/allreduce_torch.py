@@ -20,7 +20,7 @@ def operation(kind):
         return dist.all_reduce
     from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder  # pylint: disable=C0415
     module = ShareMemCommBuilder().load(verbose=False)  # Compiled on first use.
-    os.environ["LOCAL_SIZE"] = str(dist.get_world_size())  # That all ranks share memory.
+    os.environ["LOCAL_SIZE"] = str(dist.get_world_size())  # All ranks share memory.
     module.initialize(dist.get_world_size(), dist.get_rank())
     return torch.ops.deepspeed.inference_all_reduce_
 

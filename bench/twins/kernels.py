@@ -15,7 +15,7 @@ import torch
 
 from kernel_twins import Setting, find
 
-ARENA_STREAMS = 6  # Of four bytes an element: bench/kernels/case.h.
+ARENA_STREAMS = 6  # Four bytes an element, as in bench/kernels/case.h.
 GROSS = 10  # Times the tolerance: not the same work, and an end. What lies between is in the answer.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2,
              torch.float8_e4m3fn: 2e-2, torch.float8_e5m2: 2e-2, torch.int8: 2e-2}
@@ -41,8 +41,8 @@ def check_equal(name, eager, compiled):
 class Ready:
     """The forms of one case, compiled, compared and warm."""
 
-    ROUNDS = 3  # Of each eager form where there are several; the fastest of each counts.
-    evicting = None  # As large as dtrain's arena: what it writes leaves nothing in the caches.
+    ROUNDS = 3  # Calls of each eager form if there are several; the fastest call counts.
+    evicting = None  # As large as dtrain's arena: writing it empties the caches.
 
     def __init__(self, name, setting):
         if Ready.evicting is None:

@@ -35,7 +35,7 @@ def wait(device):
 
 def make_model(config, args):
     dtype = torch.float32 if args.dtype == "fp32" else torch.bfloat16
-    with torch.device(args.device):  # Where weights are drawn: a host takes minutes for billions.
+    with torch.device(args.device):  # Draws the weights there: a host takes minutes for billions.
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype,
                                                               attn_implementation="sdpa")
     return model.to(args.device).train()

@@ -1,4 +1,4 @@
-"""What the twins share: arguments, configuration, batches, schedule, and the facts that they write.
+"""The common part of the twins: arguments, configuration, batches, schedule, and the facts they write.
 
 A twin is run by torchrun with dtrain's configuration file and trains the same model on the same
 batches; what differs is a `Peer`, one library's way to make a step of them.
@@ -23,7 +23,7 @@ from tokens import TokenSampler
 class Peer:
     """`micro_batch` adds a micro-batch's gradients, `update` makes a step of them."""
 
-    optimizer = None  # Whose groups have the learning rate.
+    optimizer = None  # Its groups have the learning rate.
 
     def micro_batch(self, tokens, targets, last):
         """The loss over the number of micro-batches in a step, detached."""
@@ -98,8 +98,8 @@ def learning_rate(config, step):
 
 
 def gemm_attention_share(profiler, seconds):
-    """Of `seconds` of steps: what is between operations and waits for peers counts too. Compiled
-    code announces its products by names of its own."""
+    """The share of GEMM and attention in `seconds` of steps. Gaps between operations and waits for
+    peers belong to the rest. Compiled code announces its products by names of its own."""
     pattern = r"aten::(mm|addmm|bmm)$|scaled_dot_product|flash_attention|extern_kernels"
     return 1e-6 / seconds * sum(event.self_cpu_time_total for event in profiler.key_averages()
                                 if re.search(pattern, event.key))

@@ -9,7 +9,7 @@
 namespace dtrain::comm {
 namespace {
 
-// Does not compress the first steps, whose gradients are large and have no low-rank structure yet.
+// Does not compress the first `start_step` steps.
 class DelayedReduction final : public BucketReduction {
  public:
   DelayedReduction(int64_t start_step, std::unique_ptr<BucketReduction> plain,

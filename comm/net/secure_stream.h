@@ -31,7 +31,7 @@ struct Hello {
 std::string EncodeHello(const Hello& hello);
 absl::StatusOr<Hello> DecodeHello(absl::string_view payload, uint64_t epoch);
 
-// Frame types of the hello exchange; users take types from 16 up.
+// Frame types of the hello exchange. Users take types from 16 up (store_protocol.h).
 inline constexpr uint32_t kFrameHello = 1;
 inline constexpr uint32_t kFrameWelcome = 2;
 inline constexpr uint32_t kFrameStop = 3;  // Wrong epoch: the payload says why.

@@ -63,7 +63,8 @@ absl::StatusOr<std::vector<std::string>> ReadTargets(const Json& value, const st
   return targets;
 }
 
-// What adapter_config.json lists: the patterns where PEFT reads them alike, else every name.
+// The "target_modules" of adapter_config.json: the patterns if PEFT reads them alike, else the name
+// of every adapted projection.
 std::vector<std::string> PeftTargets(const LoraOptions& options,
                                      const std::vector<std::string>& adapted) {
   const bool plain = std::all_of(
@@ -164,7 +165,7 @@ std::string AdapterConfig(const LoraOptions& options, const std::vector<std::str
 absl::Status ExportMerged(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,
                           std::vector<std::pair<std::string, std::string>> files,
                           const std::string& directory) {
-  std::map<std::string, ProjectionImpl*> owner;  // Of a weight, by its name.
+  std::map<std::string, ProjectionImpl*> owner;  // By a weight's name: the projection that has it.
   for (const Named& item : Projections(model)) {
     owner[absl::StrCat(item.name, ".weight")] = item.projection;
   }

@@ -13,8 +13,8 @@ struct LoraOptions {
   double alpha = 16;
   double dropout = 0;
   bool rank_stabilised = false;  // scale = alpha / sqrt(rank), else alpha / rank.
-  // Of projections: a whole name with `*` for any text, or its last parts ("q_proj"), as in PEFT;
-  // "all-linear" stands for all but the head. Empty: q_proj and v_proj, of GPT-2 c_attn.
+  // Projections with adapters: a whole name with `*` for any text, or its last parts ("q_proj"), as
+  // in PEFT. "all-linear" stands for all but the head. Empty: q_proj and v_proj; for GPT-2 c_attn.
   std::vector<std::string> target_modules = {};
 
   double scale() const;
@@ -28,7 +28,7 @@ struct LoraOptions {
 // above a projection's smaller side.
 absl::StatusOr<std::vector<std::string>> AddLora(GptImpl& model, const LoraOptions& options);
 
-// In PEFT's files, of a parameter's name.
+// The name of a parameter in PEFT's files.
 std::string PeftName(const std::string& name);
 
 // The text of adapter_config.json.

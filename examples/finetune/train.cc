@@ -1,5 +1,5 @@
-// Fine-tunes a published model: `dtrain-finetune CONFIG.json` with model.pretrained. All weights,
-// or low-rank adapters beside frozen ones; docs/MODELS.md explains the keys of "finetune".
+// Fine-tunes a published model: `dtrain-finetune CONFIG.json` with model.pretrained. It trains all
+// weights, or low-rank adapters beside frozen ones. docs/MODELS.md explains the keys of "finetune".
 #include <dtrain/dtrain.h>
 
 #include <utility>
@@ -58,7 +58,7 @@ struct FinetuneOptions {
   }
 };
 
-// Backward through frozen weights takes the gradient of their inputs alone: 4 FLOPs a parameter.
+// Backward through frozen weights computes only the gradient of their inputs: 4 FLOPs a parameter.
 double LoraFlops(GptImpl& model, double all) {
   double adapters = 0;
   for (const at::Tensor& parameter : model.parameters()) {
@@ -68,7 +68,7 @@ double LoraFlops(GptImpl& model, double all) {
   return all - 2 * frozen + 6 * adapters;
 }
 
-// What one run is made of beside the job.
+// The parts of one run beside the job.
 struct Finetune {
   ModelSource source;
   FinetuneOptions options;

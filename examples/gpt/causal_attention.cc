@@ -7,8 +7,8 @@
 
 namespace {
 
-// Which of CUDA's kernels scaled_dot_product_attention may take, for a scope. The switches are the
-// process's: one thread drives a model.
+// Limits for a scope which of CUDA's kernels scaled_dot_product_attention may take. The switches
+// are the whole process's, so only one thread may drive a model.
 class CudaBackendScope {
  public:
   explicit CudaBackendScope(AttentionBackend only)
@@ -45,7 +45,8 @@ at::Tensor LetLibTorchChoose(const at::Tensor& q, const at::Tensor& k, const at:
                                           /*enable_gqa=*/q.size(1) != k.size(1));
 }
 
-// The scores written out: the form that any device and type takes, and the oracle of the others.
+// Attention with the scores written out. It works on any device and type, and tests compare the
+// other kernels with it.
 at::Tensor WriteScoresOut(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           double dropout) {
   return std::get<0>(at::_scaled_dot_product_attention_math(
@@ -98,8 +99,8 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
         .transpose(1, 2)
         .reshape({batch, sequence, width});
   }
-  // A call a document: what lies between documents is not computed, and each is what it would be by
-  // itself. split's backward is one concatenation.
+  // One call for each document: no scores between documents are computed, and each document gets
+  // the same result as by itself. split's backward is one concatenation.
   const at::IntArrayRef lengths(call.document_lengths.data(), call.document_lengths.size());
   const auto cut = [&](const at::Tensor& x) {  // -> [1, heads, length, head_dim] each.
     return x.reshape({1, batch * sequence, x.size(2), x.size(3)})

@@ -88,8 +88,8 @@ GptImpl::GptImpl(const GptOptions& options) : options_(options) {
   }
 }
 
-// Normal weights; what is added to the residual stream is scaled down with depth (Radford et al.
-// 2019). Biases and norms are set where they are made.
+// Draws normal weights. Those of projections into the residual stream are scaled down with depth
+// (Radford et al. 2019). Biases and norms are set where they are made.
 void GptImpl::InitialiseWeights() {
   const at::NoGradGuard no_grad;
   const double residual_scale =

@@ -45,10 +45,10 @@ class BackboneImpl : public torch::nn::Module {
 
   const GptOptions options_;
   Table tokens_{nullptr};
-  Table positions_{nullptr};  // GPT-2.
+  Table positions_{nullptr};  // GPT-2 only.
   torch::nn::ModuleList layers_{nullptr};
   Norm norm_{nullptr};
-  std::unique_ptr<RotaryTable> rotary_;  // The others.
+  std::unique_ptr<RotaryTable> rotary_;  // All but GPT-2.
 };
 TORCH_MODULE(Backbone);
 
@@ -56,23 +56,23 @@ class GptImpl : public torch::nn::Module {
  public:
   // Weights are random (GPT-2's rule) unless options.random_weights is false.
   explicit GptImpl(const GptOptions& options);
-  // Draws the matrices anew, where they are; biases and norms stay as they are.
+  // Draws the matrices again in place; biases and norms stay as they are.
   void InitialiseWeights();
   // tokens [batch, sequence] int64 -> logits [batch, sequence, vocab]. Packed documents:
   // `positions` of the same shape, 0 where a document starts; attention stays inside a document.
   // Throws when the sequence is longer than max_position_embeddings.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions = {});
   // Cross-entropy of the targets in nats, summed over the tokens that have one, with their number.
-  // targets [batch, sequence]: the next token of each, kIgnoredTarget where there is none; their
-  // number, and the documents' lengths, as in dtrain::Batch.
+  // targets [batch, sequence]: the next token of each, or kIgnoredTarget if there is none. The
+  // number of targets and the documents' lengths are those of dtrain::Batch.
   dtrain::Loss Loss(const at::Tensor& tokens, const at::Tensor& targets,
                     const at::Tensor& positions = {}, int64_t targets_counted = -1,
                     std::vector<int64_t> document_lengths = {});
   dtrain::Loss Loss(const dtrain::Batch& batch);
 
   const GptOptions& options() const { return options_; }
-  // FLOPs a token of training needs (dtrain::StrictFlopsPerToken). Of packed documents, whose
-  // lengths are not known here, without attention: the count is then low, never high.
+  // FLOPs that a token of training needs (dtrain::StrictFlopsPerToken). Packed documents count
+  // without attention, since their lengths are not known here: the count is then low, never high.
   double FlopsPerToken(int64_t sequence_length, bool packed = false) const;
 
  private:

@@ -35,8 +35,8 @@ const char* ClassName(Architecture architecture) {
   return "";
 }
 
-// What says nothing about the numbers: where a file comes from, how text is generated, heads for
-// other tasks.
+// Keys that change no number of a training: where a file comes from, how text is generated, heads
+// for other tasks.
 constexpr const char* kWithoutEffect[] = {"transformers_version",
                                           "use_cache",
                                           "_name_or_path",
@@ -138,7 +138,7 @@ void ReadLlama(ConfigReader& reader, GptOptions& o) {
     reader.Only("pretraining_tp", 1);
   } else {
     reader.Only("use_sliding_window", false);
-    reader.Ignore("sliding_window");  // Of no effect without use_sliding_window.
+    reader.Ignore("sliding_window");  // It has no effect without use_sliding_window.
     reader.Ignore("max_window_layers");
     for (const Json& type : reader.Take("layer_types")) {
       if (type != "full_attention") {
@@ -230,7 +230,7 @@ Json LlamaJson(const GptOptions& o) {
   if (o.architecture == Architecture::kLlama) {
     json["mlp_bias"] = o.mlp_bias;
   }
-  if (o.architecture != Architecture::kQwen2) {  // Which always has it.
+  if (o.architecture != Architecture::kQwen2) {  // Qwen2 always has it.
     json["attention_bias"] = o.attention_bias;
   }
   if (o.architecture != Architecture::kLlama) {
@@ -314,7 +314,7 @@ dtrain::FlopModel GptOptions::flop_model() const {
   const auto queries = static_cast<double>(num_attention_heads * head_dim);
   const auto keys = static_cast<double>(num_key_value_heads * head_dim);
   const double positions = is_gpt2() ? static_cast<double>(max_position_embeddings) * hidden : 0.0;
-  const double matrices = is_gpt2() ? 2 : 3;  // Of the MLP; SwiGLU has a gate.
+  const double matrices = is_gpt2() ? 2 : 3;  // The MLP's; SwiGLU has a gate.
   double layer = 2 * hidden * (queries + keys) + matrices * hidden * inner;
   layer += attention_bias ? queries + 2 * keys : 0;
   layer += output_bias ? hidden : 0;

@@ -2,8 +2,8 @@
 // same object describes a published model and a checkpoint of ours.
 //
 // Four architectures: GPT-2 (layer norm, learned positions, GELU), Llama, Qwen2 and Qwen3 (RMSNorm,
-// rotary positions, SwiGLU, grouped queries). docs/MODELS.md lists what of their configurations is
-// supported; what is not is refused by name, never ignored.
+// rotary positions, SwiGLU, grouped queries). docs/MODELS.md lists the supported parts of their
+// configurations; any other part is refused by name, never ignored.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ struct GptOptions {
   int64_t num_key_value_heads = 4;
   int64_t head_dim = 64;  // May differ from hidden_size / num_attention_heads.
   int64_t max_position_embeddings = 256;
-  RopeOptions rope;  // All but GPT-2.
+  RopeOptions rope;  // For all but GPT-2.
   double norm_eps = 1e-6;
   Activation activation = Activation::kSilu;
-  bool attention_bias = false;  // Of q, k and v.
-  bool output_bias = false;     // Of what follows attention.
+  bool attention_bias = false;  // Biases of q, k and v.
+  bool output_bias = false;     // Bias of the projection after attention.
   bool mlp_bias = false;
   double embedding_dropout = 0;  // Shares dropped in training.
   double attention_dropout = 0;
@@ -50,10 +50,10 @@ struct GptOptions {
   bool tie_word_embeddings = false;
   dtrain::Json token_ids = dtrain::Json::object();  // bos_token_id and the like, passed through.
 
-  // Of the run, not of the model's shape.
+  // Settings of the run, which are no part of the model's shape.
   dtrain::ActivationCheckpointingConfig recompute = {};
   AttentionBackend attention_backend = AttentionBackend::kAuto;
-  dtrain::Fp8Options fp8 = {};  // Of the layers' products; not of the head's.
+  dtrain::Fp8Options fp8 = {};  // For the layers' products, not for the head's.
   bool random_weights = true;   // False: memory is left as it is, for weights that are loaded.
 
   bool is_gpt2() const { return architecture == Architecture::kGpt2; }
@@ -69,7 +69,8 @@ struct GptOptions {
   // config.json of a Hugging Face model of this shape, in the spellings of transformers 4 and 5.
   dtrain::Json ToHuggingFace(const dtrain::PrecisionConfig& precision) const;
 
-  // Of the whole model and, for strict FLOPs, what is only looked up. Nothing is allocated.
+  // The sizes of the whole model and, for strict FLOPs, of tables that are only looked up.
+  // Allocates nothing.
   dtrain::FlopModel flop_model() const;
 };
 

@@ -13,7 +13,7 @@ namespace ops = dtrain::ops;
 
 namespace {
 
-// A module that holds one parameter "weight": for names with one more dot.
+// A module that holds one parameter "weight", so that its name has one more part.
 class WeightHolder : public torch::nn::Module {
  public:
   explicit WeightHolder(at::Tensor values) {
@@ -30,8 +30,8 @@ at::Tensor Drop(const at::Tensor& x, double share, bool training) {
   return share > 0 ? ops::Dropout(x, share, training) : x;
 }
 
-// What these projections make of x side by side, by one product; undefined where one of them is
-// more than a linear layer.
+// The outputs of these projections side by side, by one product; undefined if one of them is more
+// than a linear layer.
 at::Tensor SideBySide(const at::Tensor& x, std::initializer_list<const ProjectionImpl*> parts) {
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> biases;

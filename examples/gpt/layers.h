@@ -12,15 +12,15 @@
 #include "gpt/gpt_options.h"
 #include "gpt/rotary.h"
 
-// What all layers of one forward pass share.
+// Values that all layers of one forward pass share.
 struct SequenceContext {
   dtrain::ops::RopeTable rotary;          // Undefined tensors for GPT-2.
   at::Tensor positions;                   // [batch, sequence] of packed documents, else undefined.
-  std::vector<int64_t> document_lengths;  // As AttentionCall has them.
+  std::vector<int64_t> document_lengths;  // AttentionCall's.
 };
 
-// The residual stream between layers, both [batch, sequence, hidden]: what it is is their sum, and
-// the next norm adds them up in the pass that it makes anyway.
+// The residual stream between layers, as two tensors [batch, sequence, hidden] whose sum it is. The
+// next norm adds them in the pass over them that it makes anyway.
 struct Residual {
   at::Tensor sum;
   at::Tensor delta;  // Undefined before the first layer.
@@ -31,7 +31,7 @@ class NormImpl : public torch::nn::Module {
  public:
   NormImpl(int64_t width, const GptOptions& options);
   at::Tensor forward(const at::Tensor& x);
-  // Of the stream's sum, and that sum.
+  // The norm of the stream's sum, together with that sum.
   dtrain::ops::NormOfSum OfSum(const Residual& stream);
 
  private:

@@ -25,16 +25,16 @@ absl::StatusOr<std::string> PathUnder(const Json& model, const std::string& key)
 
 constexpr char kHead[] = "lm_head.weight";
 
-// Tensors of older files that say nothing: masks and frequencies that are computed, and a head that
-// is tied to the embedding.
+// Tensors of older files that carry no information: masks and frequencies that are computed, and a
+// head that is tied to the embedding.
 bool SaysNothing(const std::string& name, const GptOptions& options) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
          absl::EndsWith(name, ".rotary_emb.inv_freq") ||
          (options.tie_word_embeddings && name == kHead);
 }
 
-// How the tensors of a folder are called. Files of the model without its head (GPT-2's first ones)
-// leave out the first part of each name.
+// The names of a folder's tensors. Files of the model without its head (GPT-2's first ones) leave
+// out the first part of each name.
 struct FileNames {
   FileNames(const dtrain::ModelFiles& files, const GptOptions& options)
       : prefix(options.is_gpt2() ? "transformer." : "model.") {
@@ -50,9 +50,9 @@ struct FileNames {
   std::string embedding;         // In the files, if they hold it.
 };
 
-// Follows transformers where a config.json ties the head and the files hold another one: the head
-// is a part of the model that training must not lose. `is_override`: the run itself asks for a tied
-// head, and gets it.
+// If a config.json ties the head but the files hold another one, keeps the head apart, as
+// transformers does: training must not lose it. `is_override`: the run itself asks for a tied head,
+// and gets it.
 absl::Status UntieIfHeadDiffers(bool is_override, ModelSource& source) {
   DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(source.pretrained));
   const std::string embedding = FileNames(*files, source.options).embedding;

@@ -26,7 +26,7 @@ bool Has(const Json& json, const char* key) {
   return json.contains(key) && !json.at(key).is_null();
 }
 
-// Those of one document, but for the ones that `without` has.
+// The settings of one document, except those that `without` has.
 absl::StatusOr<Settings> SettingsOf(const Json& json, const std::string& where,
                                     const Settings& without = {}) {
   Settings found;
@@ -63,7 +63,7 @@ absl::StatusOr<Settings> SettingsOf(const Json& json, const std::string& where,
   return found;
 }
 
-// The rope_type of a document, by any name; "default" is what one that says nothing means.
+// The rope_type of a document, in any spelling; "default" if the document has none.
 Json TypeIn(const Json& document) {
   for (const char* const object : kObjects) {
     for (const char* const name : {"rope_type", "type"}) {

@@ -11,9 +11,9 @@
 // Reads every spelling. One setting with two values is an error that names both keys and values.
 void ReadRope(ConfigReader& reader, int64_t positions, RopeOptions& into);
 
-// `file` with the settings that `given` has, in any spelling, in the place of its own. An object
-// without a type, or of the type of `file`, changes single settings; one of another type takes the
-// place of all but rope_theta; null takes the scaling away. `where` begins messages about `file`.
+// Gives `file` with its settings replaced by those that `given` has, in any spelling. An object
+// without a type, or with the type of `file`, changes single settings. An object of another type
+// replaces all but rope_theta, and null removes the scaling. `where` begins messages about `file`.
 absl::StatusOr<dtrain::Json> WithRopeOf(const dtrain::Json& given, dtrain::Json file,
                                         const std::string& where);
 

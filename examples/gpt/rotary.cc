@@ -50,7 +50,8 @@ const dtrain::ops::RopeTable& RotaryTable::UpTo(int64_t sequence, at::Device dev
       return table;
     }
     if (table.cos.device() == device) {
-      positions = std::max(positions, 2 * table.cos.size(0));  // Few tables, whatever comes.
+      positions =
+          std::max(positions, 2 * table.cos.size(0));  // Doubling keeps the number of tables small.
     }
   }
   const at::NoGradGuard no_grad;

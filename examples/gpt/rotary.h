@@ -14,8 +14,9 @@
 // would differ from the trained one by 1e-3.
 at::Tensor RotaryFrequencies(const RopeOptions& rope, int64_t head_dim);
 
-// The tables of angles of a model, one for each device and, when a longer sequence comes, a longer
-// one. None is dropped: a captured CUDA graph reads the one that it was captured with.
+// The tables of angles of a model: one for each device, and a longer one when a longer sequence
+// comes. No table is dropped, because a captured CUDA graph reads the table that it was captured
+// with.
 class RotaryTable {
  public:
   explicit RotaryTable(const GptOptions& options);

@@ -1,5 +1,5 @@
-// The smallest real training program: `dtrain launch --nproc-per-node 2 dtrain-minimal
-// CONFIG.json`.
+// The smallest real training program. Start it with
+// `dtrain launch --nproc-per-node 2 dtrain-minimal CONFIG.json`.
 #include <dtrain/dtrain.h>
 
 #include "mlp.h"

@@ -1,8 +1,7 @@
 // Starts one rank as a process: own process group, bound to its cores, output to its log files.
 //
 // The rank dies with the thread that calls Spawn (parent-death signal), so call it from the main
-// thread. It inherits nothing else of the launcher: descriptors, signal mask and handlers are
-// reset.
+// thread. Descriptors, signal mask and handlers are reset, but for a SIGHUP that is ignored.
 #pragma once
 
 #include <sys/types.h>

@@ -33,7 +33,7 @@ struct RankPlan {
 // NUMA nodes first if the number of ranks allows it; a remainder of cores stays free for the
 // system. InvalidArgument when ranks < 1.
 //
-// A NIC that is less than half as fast as the fastest is left out (such as a front-end NIC beside
+// A NIC that is at most half as fast as the fastest is left out (such as a front-end NIC beside
 // those of the GPUs' network). If some are InfiniBand and some Ethernet, the kind with less
 // bandwidth is left out, because the two cannot be connected.
 absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks);

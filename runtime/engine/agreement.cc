@@ -17,11 +17,11 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
   for (size_t rank = 0; rank < votes.size(); ++rank) {
     const StepVote& vote = votes[rank];
     if (vote.step != votes[0].step || vote.epoch != votes[0].epoch) {
-      return absl::InternalError(
+      return OnAllRanks(absl::InternalError(
           absl::StrFormat("ranks disagree before the update: rank %d is at step %d epoch %d, rank "
                           "0 at step %d epoch "
                           "%d",
-                          rank, vote.step, vote.epoch, votes[0].step, votes[0].epoch));
+                          rank, vote.step, vote.epoch, votes[0].step, votes[0].epoch)));
     }
     verdict.loss_sum += vote.loss_sum;
     verdict.count += vote.count;

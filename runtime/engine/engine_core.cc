@@ -158,12 +158,12 @@ absl::StatusOr<Loss> EngineCore::Forward(const StepCalls& calls) {
 
 absl::StatusOr<bool> EngineCore::TakeByGraph(const StepCalls& calls,
                                              const BackwardOptions& options) {
-  job_.Beat("forward", state_.step);
-  witness_.Begin(ForwardWitness::Pass::kForward);
-  if (graphs_ == nullptr) {
-    return false;
-  }
   try {
+    job_.Beat("forward", state_.step);
+    witness_.Begin(ForwardWitness::Pass::kForward);
+    if (graphs_ == nullptr) {
+      return false;
+    }
     DT_ASSIGN_OR_RETURN(const MicroStepGraph* const graph,
                         graphs_->Prepare(calls.forward, calls.inputs, [this](const Loss& loss) {
                           DT_RETURN_IF_ERROR(CheckLoss(loss));
@@ -309,7 +309,9 @@ void EngineCore::MoveWaited(double& phase_s) {
 // The end of a step.
 
 absl::StatusOr<StepReport> EngineCore::Update() {
-  DT_RETURN_IF_ERROR(health_.Usable());
+  if (health_.refuses()) {
+    return health_.Usable();
+  }
   if (!step_.reducing) {
     return absl::FailedPreconditionError(
         "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
@@ -337,7 +339,7 @@ absl::StatusOr<StepReport> EngineCore::Update() {
   const bool all_failed = TakeMark(failure);
   failure = Explained(failure);
   if (!all_failed) {
-    health_.EndGroups(step);
+    health_.EndGroups(step, failure);
   }
   health_.Break(failure);
   health_.Refuse(failure);
@@ -350,9 +352,9 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
   DT_RETURN_IF_ERROR(strategy_->ReportLastStep());
   DT_ASSIGN_OR_RETURN(const StepVerdict verdict, AgreeOnEnd());
   DT_RETURN_IF_ERROR(plan_->TakeUnused(verdict));
-  // All ranks have agreed to update, and gradients are reduced: the step can still be rejected
-  // here.
+  // The reduced gradient of the step is complete, or queued, and no weight has changed.
   DT_RETURN_IF_ERROR(SettleBuffers(verdict));
+  DT_RETURN_IF_ERROR(strategy_->Prepare(verdict));
   if (absl::Status updated = strategy_->Update(verdict, step_.report); !updated.ok()) {
     health_.Tear(updated);
     return updated;
@@ -376,21 +378,33 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
 
 absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
   const ScopedPhase phase("dtrain::wait", step_.report.exposed_comm_s);
-  // What failed beside forward and backward, on this rank alone: the agreement tells the others.
-  const absl::Status failure = BackgroundStatus();
+  // A gather that could not start leaves the ranks at different collectives.
+  DT_RETURN_IF_ERROR(LiveStatus(state_));
+  // What else failed on this rank alone: the agreement tells the others.
+  absl::Status failure = health_.failure();
+  failure.Update(gradients_->status());
+  if (activations_ != nullptr) {
+    failure.Update(activations_->status());
+  }
   StepVote vote{.count = step_.count,
                 .samples = step_.samples,
                 .step = state_.step,
                 .epoch = job_.group().epoch(),
-                .stop_signal = job_.stop_signal(),
                 .failed = failure.ok() ? 0 : 1};
-  DT_RETURN_IF_ERROR(strategy_->Fill(vote));
+  absl::Status agreed = strategy_->Fill(vote);
+  vote.stop_signal = job_.stop_signal();
   vote.unused_parameters = plan_->NoteUsed(gradients_->used());
   vote.buffers_changed = buffers_->Changed() ? 1 : 0;
-  DT_ASSIGN_OR_RETURN(const StepVerdict verdict, Agree(job_.group(), vote));
-  if (!failure.ok()) {
-    return OnAllRanks(failure);
+  StepVerdict verdict;
+  if (agreed.ok()) {
+    absl::StatusOr<StepVerdict> all = Agree(job_.group(), vote);
+    agreed = all.status();
+    verdict = all.value_or(StepVerdict{});
   }
+  if (!failure.ok()) {
+    return agreed.ok() ? OnAllRanks(failure) : failure;
+  }
+  DT_RETURN_IF_ERROR(agreed);
   if (verdict.failed) {
     return OnAllRanks(absl::AbortedError(absl::StrFormat(
         "rank %d failed in step %d; see its message", verdict.failed_rank, state_.step + 1)));
@@ -443,7 +457,7 @@ void EngineCore::DropWeightCodes() {
 
 absl::Status EngineCore::FailStep(const absl::Status& failure) {
   const absl::Status explained = Explained(failure);
-  health_.EndGroups(state_.step + 1);
+  health_.EndGroups(state_.step + 1, explained);
   health_.Refuse(explained);
   return explained;
 }

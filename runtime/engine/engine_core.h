@@ -4,8 +4,9 @@
 //   Step ─► TakeMicroBatches: for each  load ─► forward ─► Backward (reductions begin in the last)
 //        └► Update: EndStep             Agree ─► buffers ─► StepStrategy::Update ─► report
 //
-// What fails before the agreement leaves no trace in the weights. What fails behind it may leave
-// weights of two steps, so the engine takes no calls afterwards.
+// What fails before StepStrategy::Update leaves no trace in the weights; what fails in it may leave
+// weights of two steps. An engine whose Update failed takes no calls afterwards, nor does one of
+// several ranks whose micro-batch failed.
 #pragma once
 
 #include <cstdint>
@@ -109,7 +110,7 @@ class EngineCore {
   // wait for the rest: they end too.
   absl::Status FailStep(const absl::Status& failure);
   void DropWeightCodes();
-  // Queues a mark on a GPU; an error shows when the step ends.
+  // Queues a mark on a GPU. An error is returned by the next Backward, or voted when the step ends.
   void Mark(DevicePhases::Phase phase) { health_.Break(strategy_->Mark(phase)); }
 
   Job& job_;

@@ -23,11 +23,15 @@ void EngineHealth::Tear(const absl::Status& failure) {
   Break(failure);
 }
 
-void EngineHealth::EndGroups(int64_t step) {
+void EngineHealth::EndGroups(int64_t step, const absl::Status& failure) {
   if (job_.world_size() == 1) {
     return;
   }
-  const std::string reason = absl::StrFormat("step %d failed on rank %d", step, job_.rank());
+  const bool of_a_group =
+      absl::IsAborted(failure) || absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure);
+  const std::string reason = of_a_group
+                                 ? std::string(failure.message())
+                                 : absl::StrFormat("step %d failed on rank %d", step, job_.rank());
   job_.group().Abort(reason);
   if (job_.state().device_group != nullptr) {
     job_.state().device_group->Abort(reason);

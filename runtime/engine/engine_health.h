@@ -17,17 +17,23 @@ class EngineHealth {
 
   // OK, or why the engine takes no calls any more.
   absl::Status Usable() const;
+  // A call has returned why, and later ones are refused.
+  bool refuses() const { return refuses_; }
+  // What broke the engine; OK: nothing did.
+  const absl::Status& failure() const { return failure_; }
   // Why some weights may be of the last step and some of the one before; OK: they are not.
   const absl::Status& weights() const { return torn_; }
 
-  // Something failed that the step under way returns when it ends. The first failure counts.
+  // Something failed that the step under way returns at the latest when it ends. The first failure
+  // counts.
   void Break(const absl::Status& failure) { failure_.Update(failure); }
   // The same, while weights changed: nothing may be saved any more.
   void Tear(const absl::Status& failure);
-  // This rank's step `step` failed while the others wait for its part, or soon will. Ending the
-  // groups is the only honest way until a step can be recovered on all ranks together. A rank alone
-  // may take the step again.
-  void EndGroups(int64_t step);
+  // This rank's step `step` failed with `failure` while the others wait for its part, or soon will.
+  // Ending the groups is the only honest way until a step can be recovered on all ranks together.
+  // They are told the failure itself where another rank caused it. Does nothing to a rank alone,
+  // whose engine is not broken by it.
+  void EndGroups(int64_t step, const absl::Status& failure);
   // The step's call returns `failure`. If the engine is broken, later calls are refused with it.
   void Refuse(const absl::Status& failure);
 

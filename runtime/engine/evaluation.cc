@@ -93,10 +93,16 @@ absl::StatusOr<StepVerdict> Evaluation::AgreeOnNext(const absl::Status& failure)
   vote_.failed = failure.ok() ? 0 : 1;
   vote_.stop_signal = job.stop_signal();
   // Closures may do what takes its time on one rank, such as writing samples: no learnt limit.
-  DT_ASSIGN_OR_RETURN(const StepVerdict verdict,
-                      Agree(job.group(), vote_, "evaluation agreement",
-                            Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+  absl::StatusOr<StepVerdict> agreed =
+      Agree(job.group(), vote_, "evaluation agreement",
+            Deadline::After(absl::Seconds(job.config().comm_timeout_seconds())));
+  if (!agreed.ok()) {
+    absl::Status ended = agreed.status();
+    TakeMark(ended);
+    return ended;
+  }
   DT_RETURN_IF_ERROR(failure);
+  const StepVerdict& verdict = *agreed;
   if (verdict.failed) {
     return absl::AbortedError(absl::StrFormat("rank %d failed in the evaluation after step %d",
                                               verdict.failed_rank, step));
@@ -139,8 +145,8 @@ absl::StatusOr<StepVerdict> Evaluation::TakeBatches() {
     }
     if (!failure.ok() && core_.state().live != nullptr) {
       failure = core_.Explained(failure);
-      core_.health_.EndGroups(core_.state().step +
-                              1);  // The others may wait for weights, not for the agreement.
+      core_.health_.EndGroups(core_.state().step + 1,
+                              failure);  // The others may wait for weights, not for the agreement.
       return failure;
     }
   }

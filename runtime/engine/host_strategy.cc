@@ -43,14 +43,17 @@ absl::Status HostStrategy::Fill(StepVote& vote) {
   return absl::OkStatus();
 }
 
-absl::Status HostStrategy::Update(const StepVerdict& verdict, StepReport& report) {
+absl::Status HostStrategy::Prepare(const StepVerdict& verdict) {
   if (!verdict.finite) {
     DT_ASSIGN_OR_RETURN(culprit_, FirstNonFinite(job_.group(), state_.flat->layout(), Reduced(),
                                                  gradients_.reduced()));
   }
+  return DropGathered(state_);
+}
+
+absl::Status HostStrategy::Update(const StepVerdict& verdict, StepReport& report) {
   {
     const ScopedPhase phase("dtrain::update", report.update_s);
-    DT_RETURN_IF_ERROR(DropGathered(state_));
     DT_RETURN_IF_ERROR(Apply(verdict, report));
   }
   scale_ = state_.loss_scale;

@@ -33,6 +33,7 @@ class HostStrategy final : public StepStrategy {
   absl::Status SettleLastStep() override { return absl::OkStatus(); }
   absl::Status ReportLastStep() override { return absl::OkStatus(); }
   absl::Status Fill(StepVote& vote) override;
+  absl::Status Prepare(const StepVerdict& verdict) override;
   absl::Status Update(const StepVerdict& verdict, StepReport& report) override;
   const at::Tensor* skip_flag() const override { return nullptr; }
   absl::Status End(const StepVerdict& verdict, StepReport& report) override;

@@ -35,9 +35,12 @@ class StepStrategy {
   // Collective: what is to be said of that step is said. An error ends the run on all ranks.
   virtual absl::Status ReportLastStep() = 0;
 
-  // What this rank brings to the agreement: its loss, and the squares of the reduced gradient.
+  // Collective: puts into the vote what the host knows by then of this rank's loss and of the
+  // reduced gradient, on a GPU nothing.
   virtual absl::Status Fill(StepVote& vote) = 0;
-  // Collective, behind the agreement: changes weights, or nothing where the step is skipped, and
+  // Collective, behind the agreement: what comes before weights change.
+  virtual absl::Status Prepare(const StepVerdict& verdict) = 0;
+  // Collective, behind Prepare: changes weights, or nothing where the step is skipped, and
   // makes them whole on all ranks. An error may leave weights of two steps.
   virtual absl::Status Update(const StepVerdict& verdict, StepReport& report) = 0;
   // Not null: a flag on the device that says whether the step changed nothing. Then the host does

@@ -15,7 +15,7 @@ class DeviceGradientSync : public GradientSync {
   // into *sum (device memory).
   virtual absl::Status QueueSquares(double* sum) = 0;
   virtual const DeviceSquares& squares() const = 0;
-  // Null where gradients are not accumulated whole: stage 2.
+  // Null where gradients are not accumulated whole: stages 2 and 3.
   virtual DeviceGradients* whole() { return nullptr; }
   // Unimplemented: a host does not wait here.
   absl::StatusOr<GradientSquares> Wait() override {

@@ -56,7 +56,7 @@ absl::Status GradientCollector::CheckNotLaunched(size_t index) const {
 
 void GradientCollector::LaunchBucket(int bucket) {
   if (status_.ok()) {  // Else Finish reports the error; launching on would only hide it.
-    status_ = launch_(bucket);
+    status_.Update(launch_(bucket));  // Which may have failed another bucket here.
   }
 }
 
@@ -167,7 +167,7 @@ void SlotCollector::StageMissing(size_t index) {
   if (flat_.parameters()[index].grad().defined()) {  // It was left there before the step.
     OnGradient(index);
   } else {
-    status_ = Stage(index, {}, BucketSlots::Fill::kZero);
+    status_.Update(Stage(index, {}, BucketSlots::Fill::kZero));
   }
 }
 

@@ -101,8 +101,8 @@ class BucketSlots {
  public:
   enum class Fill { kCopy, kAdd, kZero };
 
-  // Writes elements [at, at + elements) of the slot of `bucket`, from `gradient`: fp32, or
-  // undefined for kZero. A slot's gaps between parameters hold zeros.
+  // Writes elements [at, at + elements) of the slot of `bucket`, in fp32. `gradient` is flat and of
+  // the parameter's type, or undefined for kZero. A slot's gaps between parameters hold zeros.
   virtual absl::Status Write(int bucket, int64_t at, int64_t elements, const at::Tensor& gradient,
                              Fill fill) = 0;
 

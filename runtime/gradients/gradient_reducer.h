@@ -46,7 +46,6 @@ class GradientReducer final : public GradientSync {
   int64_t bytes() const override { return static_cast<int64_t>(flat_.gradients().nbytes()); }
   void Release() override;
   const absl::Status& status() const override { return collector_.status(); }
-  size_t bucket_count() const { return buckets_.size(); }
 
  private:
   struct BucketState {

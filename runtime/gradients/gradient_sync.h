@@ -4,7 +4,7 @@
 //
 // What a program's own backward leaves in .grad between steps, from Release to BeginMicroBatch, is
 // the program's: it stays there until the program or the next step clears it, or that step counts
-// it (EngineOptions::zero_grad). Driven by one thread.
+// it (EngineOptions::zero_grad). Driven by one thread at a time (gradient_collector.h).
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,8 @@ class GradientSync {
   virtual int64_t bytes() const = 0;
   // Ends a step: gradients are undefined, buckets empty. Also how a failed step is abandoned.
   virtual void Release() = 0;
-  // First error inside a hook (a sparse gradient, a collective that could not start).
+  // First error inside a hook or behind a launch (a sparse gradient, a collective that could not
+  // start).
   virtual const absl::Status& status() const = 0;
 
   // Stage 3: the buckets of a unit, which has these entries of the layout, are reduced when it has

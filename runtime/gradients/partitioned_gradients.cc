@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "ATen/Functions.h"
-#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "kernels/flat.h"
-#include "runtime/gradients/packed_blocks.h"
 #include "runtime/gradients/bucket_parts.h"
+#include "runtime/gradients/packed_blocks.h"
 #include "runtime/model/torch_pool.h"
 
 namespace dtrain {

@@ -1,4 +1,4 @@
-// Gradients at ZeRO stage 2: no rank ever holds them whole.
+// Gradients at ZeRO stages 2 and 3: no rank ever holds them whole.
 //
 // A fresh gradient is copied into the staging slot of its bucket and dropped; a full bucket is
 // reduce-scattered at once, in every micro-batch, and the rank's part is added to its fp32 shard,

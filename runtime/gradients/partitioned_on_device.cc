@@ -4,12 +4,11 @@
 #include <utility>
 
 #include "ATen/Functions.h"
-#include "ATen/core/grad_mode.h"
 #include "base/status.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/optimizer/grad_norm.h"
-#include "runtime/gradients/packed_on_device.h"
 #include "runtime/gradients/bucket_parts.h"
+#include "runtime/gradients/packed_on_device.h"
 #include "runtime/memory/tensor_over.h"
 
 namespace dtrain {

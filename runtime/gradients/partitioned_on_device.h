@@ -1,5 +1,5 @@
-// Gradients at ZeRO stage 2 on a GPU: PartitionedGradients in stream operations. A fresh gradient
-// is copied to its bucket's slot on the compute stream and dropped; a full bucket is
+// Gradients at ZeRO stages 2 and 3 on a GPU: PartitionedGradients in stream operations. A fresh
+// gradient is copied to its bucket's slot on the compute stream and dropped; a full bucket is
 // reduce-scattered on the group's stream in every micro-batch and added to this rank's fp32 shard
 // there. A slot is filled again when the device, not the host, has passed its last use: between two
 // slots, filling and reducing overlap. With `quantized` the parts of a bucket travel as int8 blocks

@@ -226,7 +226,7 @@ std::shared_ptr<ActivationStore::Kept> HostActivations::Put(const at::Tensor& te
     return kept;
   }
   worker_.Submit([kept] {
-    if (kept.use_count() > 1) {  // Backward may have finished with it already.
+    if (kept.use_count() > 1) {  // Otherwise backward has finished with it.
       kept->tier->Write(*kept);
     }
   });

@@ -32,8 +32,8 @@ bool LaunchesOn(const at::Tensor& tensor, CudaStream stream);
 // does not say. REQUIRES: `stream` is a GpuLaunch's.
 bool IsCaptured(CudaStream stream);
 
-// What a launch takes. While it lives, the GPU that holds `tensor` is the thread's current one.
-// REQUIRES: OnGpu(tensor), and HasKernels of its device.
+// The kernels and the stream of a launch. While it lives, the GPU that holds `tensor` is the
+// thread's current one. REQUIRES: OnGpu(tensor), and HasKernels of its device.
 class GpuLaunch {
  public:
   explicit GpuLaunch(const at::Tensor& tensor);

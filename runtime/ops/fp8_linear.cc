@@ -31,7 +31,7 @@ using Scaling = Fp8Options::Scaling;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of FP8 units: 16 bytes.
+// Rows of FP8 units are multiples of 16 bytes.
 constexpr int64_t kMultiple = 16;
 
 bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
@@ -39,7 +39,7 @@ bool Fits(const at::Tensor& rows, const at::Tensor& weight) {
          rows.size(1) % kMultiple == 0 && weight.size(0) % kMultiple == 0;
 }
 
-// What forward leaves to backward, before the weights.
+// The tensors that forward leaves to backward, before the weights.
 enum SavedTensor : size_t { kRows, kRowsInverse, kWeightInverse, kWeightScale, kSavedNumber };
 
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
@@ -99,8 +99,8 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
   }
 
  private:
-  // Of every weight that wants one; undefined for the others, and for those whose gradient went
-  // home.
+  // Appends a gradient for each weight: undefined for a weight that wants none, and for one whose
+  // gradient went home.
   static void AddGradientsOfWeights(const std::vector<bool>& wanted, const Fp8Matrix& g_t,
                                     const Fp8Matrix& x_t, at::TensorList weights,
                                     variable_list& out) {

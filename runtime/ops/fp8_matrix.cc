@@ -27,8 +27,8 @@ kernels::ConstFlat FlatOf(const at::Tensor& x) {
 // Zeros for the progress of a launch (kernels::Fp8ScaleProgress). The launches of a stream share
 // them, in turn: they are made with its first scale and kept, since graphs hold their address.
 //
-// What is captured before that has zeros of its own: they are the graph's memory, which each launch
-// of the graph fills with zeros first, and which nobody fills when the capture fails.
+// A scale that is captured before that has zeros of its own. They are the graph's memory, which
+// each launch of the graph fills with zeros first, and which nobody fills when the capture fails.
 at::Tensor ProgressOn(const at::Tensor& like, CudaStream stream) {
   static std::mutex mutex;
   static auto* const made = new std::map<std::pair<int, CudaStream>, at::Tensor>();
@@ -193,7 +193,7 @@ at::Tensor Fp8Product(const Fp8Matrix& a, const Fp8Matrix& b, at::ScalarType typ
     return at::mm(Decoded(a), Decoded(b).t()).to(type);
   }
   const bool rowwise = b.inverse.dim() == 2;
-  // Of rows' scales cuBLAS gives bf16 alone.
+  // With scales of rows cuBLAS gives bf16 alone.
   return at::_scaled_mm(a.codes, b.codes.t(), a.inverse, rowwise ? b.inverse.t() : b.inverse,
                         /*bias=*/{}, /*scale_result=*/{}, rowwise ? at::kBFloat16 : type,
                         /*use_fast_accum=*/!exact)

@@ -28,7 +28,8 @@ struct CodesRegistry {
   int without = 0;  // Objects of WithoutKeptCodes.
   std::atomic<uint64_t> writes = 0;
 
-  // Of the first, where all weights are one owner's; else without an owner. REQUIRES: mutex held.
+  // The first weight's place, where all weights are one owner's; else one without an owner.
+  // REQUIRES: mutex held.
   CodesPlace Find(at::TensorList weights) const {
     CodesPlace first;
     for (const at::Tensor& weight : weights) {

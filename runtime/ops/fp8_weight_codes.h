@@ -56,7 +56,7 @@ class KeptWeightCodes {
 
  private:
   friend class WithoutKeptCodes;
-  // What codes were made of, and where: on another stream they may not be there yet.
+  // The weights that codes were made of, and the stream: on another one they may not be there yet.
   struct Weight {
     const void* data = nullptr;
     uint32_t version = 0;

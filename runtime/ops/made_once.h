@@ -12,7 +12,7 @@ namespace dtrain::ops {
 template <class Key, class Value>
 class MadeOnce {
  public:
-  // What make() gives the first time. `make` runs under a lock; when it throws, the next call runs
+  // Gives what make() gave the first time. `make` runs under a lock; when it throws, the next call runs
   // it again.
   Value Get(const Key& key, absl::FunctionRef<Value()> make) {
     const std::lock_guard lock(mutex_);

@@ -64,8 +64,7 @@ class EngineState {
   double loss_unit = 0;
   int zero_stage = 0;
   int64_t step = 0;  // Steps finished.
-  int64_t updates =
-      0;  // Steps that changed weights: skipped ones do not count for bias correction.
+  int64_t updates = 0;  // Steps that changed weights: bias correction goes by them.
   int64_t skipped = 0;
   // With optimizer.skip_unused_parameters, by entry of the layout: of the updates, those that left
   // it as it was. Else empty.

@@ -20,6 +20,8 @@ import optimizer  # noqa: E402
 import overlap  # noqa: E402
 import report  # noqa: E402
 import roce  # noqa: E402
+import rounds  # noqa: E402
+import runner  # noqa: E402
 import step  # noqa: E402
 import step_trace  # noqa: E402
 import zero  # noqa: E402
@@ -133,13 +135,14 @@ class Results(unittest.TestCase):
             self.assertIn(f"MARKED RESULT: {mark}", said)
             self.assertTrue(report.how_taken()["marks"][0].startswith(mark))
 
-    def test_few_rounds_have_a_range_and_many_have_percentiles(self):
-        few = report.spread([3.0, 1.0, 2.0] * 3)
-        self.assertEqual(few, {"median": 2.0, "rounds": 9, "least": 1.0, "most": 3.0})
-        self.assertEqual(report.spread_text(few, 1), "2.0 (range of 9 rounds 1.0 to 3.0)")
-        many = report.spread([float(i) for i in range(21)])
-        self.assertEqual(many, {"median": 10.0, "rounds": 21, "p10": 2.0, "p90": 18.0})
-        self.assertIn("10th to 90th percentile 2.0", report.spread_text(many, 1))
+    def test_a_writer_that_fails_leaves_the_earlier_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/new/r.json"
+            report.write_json(path, {"rows": [1]})
+            with self.assertRaises(TypeError):
+                report.write_json(path, {"rows": [object()]})
+            self.assertEqual(report.read_results(path), {"rows": [1]})
+            self.assertEqual(os.listdir(f"{folder}/new"), ["r.json"])
 
     def test_the_command_has_its_arguments_and_no_path_of_the_machine(self):
         words = ["--bin", "/some/bin", "--json=/some/file", "--set", "a={\"b\": 1}", "--rounds", "3"]
@@ -167,6 +170,40 @@ class Results(unittest.TestCase):
         taken = [{"model": "5M", "ranks": 2, "f": 3}, {"model": "100M", "ranks": 2, "f": 4}]
         rows = report.merged(before, taken, step.PARTS["speed"])
         self.assertEqual([row["f"] for row in rows], [1, 3, 4])
+
+
+class Rounds(unittest.TestCase):
+    def test_each_round_begins_with_the_next_program(self):
+        orders = [rounds.rotated(("a", "b", "c"), number) for number in range(4)]
+        self.assertEqual([order[0] for order in orders], ["a", "b", "c", "a"])
+        self.assertEqual(orders[1], ["b", "c", "a"])
+        self.assertEqual(rounds.rotated({"a": 1, "b": 2}, 3), ["b", "a"])
+
+    def test_every_second_round_goes_back(self):
+        self.assertEqual([rounds.back_and_forth({"a": 1, "b": 2, "c": 3}, number) for number in range(3)],
+                         [["a", "b", "c"], ["c", "b", "a"], ["a", "b", "c"]])
+
+    def test_few_rounds_have_a_range_and_many_have_percentiles(self):
+        few = rounds.spread([3.0, 1.0, 2.0] * 3)
+        self.assertEqual(few, {"median": 2.0, "rounds": 9, "least": 1.0, "most": 3.0})
+        self.assertEqual(rounds.spread_text(few, 1), "2.0 (range of 9 rounds 1.0 to 3.0)")
+        many = rounds.spread([float(i) for i in range(21)])
+        self.assertEqual(many, {"median": 10.0, "rounds": 21, "p10": 2.0, "p90": 18.0})
+        self.assertIn("10th to 90th percentile 2.0", rounds.spread_text(many, 1))
+
+
+class Runner(unittest.TestCase):
+    def test_what_a_program_printed_is_given_and_the_environment_is_added_to(self):
+        said = runner.run(["sh", "-c", "echo $WORD $DTRAIN_SOURCE; echo aside >&2"], {"WORD": "at"})
+        self.assertEqual(said, f"at {SOURCE}\n")
+
+    def test_a_program_that_fails_ends_the_benchmark_with_its_last_words(self):
+        with self.assertRaisesRegex(SystemExit, r"bench: sh -c .* ended with 3:\n(?s:.*)the last word"):
+            runner.run(["sh", "-c", "echo the last word >&2; exit 3"])
+
+    def test_times_are_found_among_other_lines(self):
+        text = 'chatter\n{"bytes": 4096, "p50_us": 2.5}\n{"bytes": 8192, "p50_us": 3}\n'
+        self.assertEqual(runner.times_by_size(text), {4096: 2.5, 8192: 3})
 
 
 class CommGoals(unittest.TestCase):
@@ -218,7 +255,7 @@ class CommGoals(unittest.TestCase):
 
 
 class FakeGuest:
-    """What a guest printed."""
+    """A guest that has printed these sections."""
 
     def __init__(self, sections):
         self.sections = sections
@@ -493,25 +530,25 @@ class Overlap(unittest.TestCase):
                                         "cpu_s": compute}}] * 3}
 
     def test_what_is_neither_compute_nor_cpu_time_is_exposed(self):
-        summary = overlap.summary(self.facts(step=1.72, communication=0.8), "dtrain")
+        summary = overlap.summary(self.facts(step=1.72, communication=0.8))
         self.assertAlmostEqual(summary["exposed_s"], 0.02)
         self.assertAlmostEqual(summary["exposed_of_communication"], 0.025)
         self.assertAlmostEqual(summary["waited_s"], 0.02)
         self.assertAlmostEqual(summary["waited_of_last_s"], 0.01)
         self.assertEqual(overlap.goals_of("x", summary)[0][:1],
                          ("overlap.x.exposed_of_communication",))
-        fast = overlap.summary(self.facts(step=1.69, communication=0.8), "dtrain")
+        fast = overlap.summary(self.facts(step=1.69, communication=0.8))
         self.assertEqual(report.judged(overlap.goals_of("x", fast))[0]["verdict"], "no bound")
 
     def test_above_nine_tenths_of_backward_the_step_is_set_against_what_is_possible(self):
-        summary = overlap.summary(self.facts(step=2.06, communication=2.0), "dtrain")
+        summary = overlap.summary(self.facts(step=2.06, communication=2.0))
         self.assertFalse(summary["hideable"])
         name, measured, relation, target = overlap.goals_of("x", summary)[0]
         self.assertEqual((name, relation, target), ("overlap.x.step_of_possible", "<=", 1.03))
         self.assertAlmostEqual(measured, 1.03)
-        fast = overlap.summary(self.facts(step=1.9, communication=2.0), "dtrain")
+        fast = overlap.summary(self.facts(step=1.9, communication=2.0))
         self.assertEqual(report.judged(overlap.goals_of("x", fast))[0]["verdict"], "no bound")
-        slow = overlap.summary(self.facts(step=1.87, communication=0.95), "dtrain")
+        slow = overlap.summary(self.facts(step=1.87, communication=0.95))
         self.assertAlmostEqual(slow["step_of_possible"], 1.1)
 
     def test_cpu_time_is_read_between_samples_of_real_threads(self):

@@ -1,4 +1,4 @@
-"""What ./dev gpu run measures beside dtrain's kernels: torch's twins and Liger's forms."""
+"""The peers of dtrain's kernels in ./dev gpu run: torch's twins and Liger's forms."""
 import os
 import sys
 import types

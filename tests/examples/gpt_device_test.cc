@@ -42,8 +42,8 @@ TEST_P(GptDeviceTest, PackedDocumentsWaitForNothingWhereTheHostKnowsThem) {
   dtrain::ops::SetGpuForTesting(dtrain::testing::FakeKernelTable(&cuda),
                                 dtrain::Device::KernelStream(cuda.host_stream()));
   const absl::Cleanup off = [] { dtrain::ops::SetGpuForTesting(nullptr, nullptr); };
-  // Of forward: backward reads the loss's own gradient where that is the host's, as all tensors are
-  // here.
+  // Counts the waits of forward alone: backward reads the loss's own gradient if that is on the
+  // host, and here all tensors are.
   const auto loss_and_waits = [&] {
     const WaitingOperations operations;
     const dtrain::Loss loss = model->Loss(batch);

@@ -38,8 +38,8 @@ const Precision kFp32 = {"fp32", {}};
 const Precision kBf16 = {"bf16", {"bf16.enabled=true"}};
 const Precision kFp8 = {"fp8", {"bf16.enabled=true", "fp8.enabled=true"}};
 
-// What architectures have in common is tested by every second pair of one and a way where pairs are
-// slow, so that each architecture has half of the ways, and each way half of the architectures.
+// If a pair of an architecture and a way to train it is slow, only every second pair is tried: each
+// architecture has half of the ways, and each way half of the architectures.
 bool IsTried(size_t architecture, size_t way) {
   return TrainingPlace::Scale().every_pair || (architecture + way) % 2 == 0;
 }

@@ -76,7 +76,7 @@ TEST_P(GptFp8CurveTest, EndsWhereBf16Ends) {
       GTEST_SKIP() << fp8.status().message();
     }
     ASSERT_TRUE(fp8.ok()) << fp8.status();
-    // Of two layers: what makes q, k and v, what follows attention, and the MLP's two.
+    // Each of two layers has four products: of q, k and v, after attention, and the MLP's two.
     EXPECT_EQ(products.Count(), ForwardsOfHost() * 2 * 4);
     EXPECT_NE(fp8->losses, bf16->losses) << "nothing was rounded";
     // Before anything is learnt, e4m3's 2^-4 of each factor averages out over the logits.

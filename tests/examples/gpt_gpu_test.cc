@@ -87,7 +87,7 @@ TEST_F(GptGpuTest, AttentionKernelsGiveTheCpusResultsWithAndWithoutDocuments) {
   }
 }
 
-// Of two weights in fp32, one after the other.
+// Homes for the gradients of two weights in fp32, one after the other.
 class Homes : public dtrain::ops::GradientHomes {
  public:
   explicit Homes(at::Tensor flat) : flat_(std::move(flat)) {}
@@ -183,7 +183,7 @@ TEST_F(GptGpuTest, AModelOfPackedDocumentsTrainsAsOnTheCpuAndWaitsForNothing) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const Tensors got = LossAndGradients(architecture, where_, type);
       ASSERT_EQ(got.size(), expected.size());
-      for (size_t i = 0; i < got.size(); ++i) {  // Of two layers, in sums of another order.
+      for (size_t i = 0; i < got.size(); ++i) {  // Two layers, with sums in another order.
         const double share = type == at::kFloat ? 1e-4 : 0.06;
         EXPECT_LT(Distance(got[i], expected[i]),
                   share * (1e-3 + expected[i].abs().max().item<double>()))

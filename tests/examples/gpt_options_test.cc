@@ -273,7 +273,7 @@ TEST(GptOptionsTest, AFolderThatSaysTiedAndHoldsAHeadOfItsOwnKeepsTheHead) {
     EXPECT_THAT(two.warning, HasSubstr(embedding));
     EXPECT_THAT(two.warning, HasSubstr("lm_head.weight"));
     EXPECT_EQ(two.options.ToHuggingFace({}).at("tie_word_embeddings"), false);
-    // What the run says itself holds.
+    // A value that the run sets itself holds.
     const ModelSource tied = read({"model.tie_word_embeddings=true"});
     EXPECT_TRUE(tied.options.tie_word_embeddings);
     EXPECT_THAT(tied.warning, HasSubstr("is not read"));

@@ -143,7 +143,7 @@ TEST_P(GptTest, RecomputedLayersGiveTheSameGradientsWithDropoutAndDocuments) {
   struct Way {
     Mode mode;
     int64_t every;
-    int64_t segments;  // Of the four layers.
+    int64_t segments;  // The four layers are cut into so many.
   };
   std::vector<at::Tensor> plain;
   for (const Way& way : {Way{Mode::kNone, 1, 0}, Way{Mode::kFull, 1, 4}, Way{Mode::kFull, 2, 2},

@@ -26,7 +26,7 @@ Batch On(const at::Device& device, Batch batch) {
   return batch;
 }
 
-// Of a device's memory: what a step reads is there before it begins.
+// Batches in a device's memory, in turn: all that a step reads is there before it begins.
 struct Cycle {
   std::vector<Batch> batches;
   size_t call = 0;

@@ -23,7 +23,7 @@ struct GptOutcome {
   std::vector<double> norms;
   at::Tensor weights;  // All, flat, in fp32 on the host.
   StepCosts costs;
-  std::string log;  // What the engine wrote to stderr.
+  std::string log;  // The engine's words on stderr.
 };
 
 // `place`: null for the host. The error of a place names what it lacks: FP8 units, a kernel of

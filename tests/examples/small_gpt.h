@@ -7,7 +7,7 @@
 
 struct SmallGptSizes {
   int64_t vocabulary = 61;
-  int64_t heads = 4;  // Of queries; half as many of keys and values, but for GPT-2.
+  int64_t heads = 4;  // Query heads; half as many for keys and values, except in GPT-2.
   int64_t head_dim = 6;
   int64_t intermediate = 40;
   int64_t positions = 32;

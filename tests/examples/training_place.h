@@ -1,6 +1,6 @@
-// Where the tests of the Transformer's training run: on the fake GPU, on a real one, or on the
-// host, whichever of training_place_{fake,gpu,host}.cc their program is linked with. The tests are
-// one text.
+// The place where the tests of the Transformer's training run: the fake GPU, a real one, or the
+// host. A program is linked with one of training_place_{fake,gpu,host}.cc; the tests are the same
+// for all.
 #pragma once
 
 #include <functional>
@@ -13,22 +13,23 @@
 #include "runtime/job/job_state.h"
 #include "tests/examples/small_gpt.h"
 
-// What a place can do in the time of a test, and how far its numbers may be from the host's.
+// The work that a place can do in the time of a test, and how far its numbers may be from the
+// host's.
 struct TrainingScale {
   SmallGptSizes sizes;
   int64_t sequence = 0;
   int steps = 0;
-  bool every_pair = true;  // Of an architecture and a way to train it; false: every second.
+  bool every_pair = true;  // Tries every architecture in every way; false: half of the pairs.
   std::vector<AttentionBackend> attention;  // Kernels to compare with "auto"; some may be refused.
-  double fp32_tolerance = 0;                // Of losses, as a share.
+  double fp32_tolerance = 0;                // Of the losses' value, as a share.
   double bf16_tolerance = 0;
-  int fp8_steps = 0;           // Of the loss curve.
+  int fp8_steps = 0;           // Steps of the loss curve.
   bool fp8_by_graphs = false;  // They are launches of graphs.
   double fp8_gap = 0;          // Between the losses that FP8 and bf16 end at, as a share.
 };
 
-// What a step did that makes a host wait for the device, and that takes or gives back memory: names
-// of calls or operations, each as often as it came.
+// Costs of a step: calls that make the host wait for the device, and operations that take or give
+// back memory. Each name is there as often as it came.
 struct StepCosts {
   std::vector<std::string> waits;
   std::vector<std::string> memory;

@@ -58,7 +58,7 @@ const dtrain::kernels::CudaKernelTable* CountingTable(dtrain::comm::FakeCuda* cu
   return &table;
 }
 
-// As a rank alone on a real one has it: without NCCL.
+// The fake GPU of one rank alone, which needs no NCCL.
 class FakePlace final : public TrainingPlace {
  public:
   FakePlace() { at::set_num_threads(1); }  // More only wait for each other beside such tensors.
@@ -86,7 +86,7 @@ class FakePlace final : public TrainingPlace {
       DT_RETURN_IF_ERROR(step());
       costs.launches = launches.count();
       costs.fp8_scales = fp8_scales - scales;
-      if (by_graphs) {  // Else tensors come and go, as they do from an allocator's cache.
+      if (by_graphs) {  // Eager steps allocate and free tensors all the time.
         costs.memory = Allocations::Seen();
       }
     }

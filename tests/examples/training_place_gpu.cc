@@ -24,7 +24,7 @@ using torch::profiler::impl::ProfilerState;
 
 constexpr char kStep[] = "dtrain::watched_step";
 
-// Of CUDA's runtime and its driver. Copies that are not asynchronous wait too.
+// Calls of CUDA's runtime and driver that wait. Copies that are not asynchronous wait too.
 constexpr std::array kWaiting = {"cudaStreamSynchronize", "cudaDeviceSynchronize",
                                  "cudaEventSynchronize",  "cudaMemcpy",
                                  "cudaMemcpy2D",          "cudaMemset",
@@ -43,8 +43,8 @@ bool IsOneOf(const std::array<const char*, kSize>& calls, const std::string& nam
   });
 }
 
-// Of the calls between the begin and the end of the step on the host: what the profiler does to
-// start and to stop is before and after it.
+// The costs of the calls between the step's begin and its end on the host. The profiler's own
+// calls, to start and to stop, lie before and after.
 absl::StatusOr<StepCosts> CostsOf(const std::vector<profiler::KinetoEvent>& events) {
   const auto step = std::find_if(events.begin(), events.end(), [](const auto& event) {
     return event.name() == kStep && event.deviceType() == c10::DeviceType::CPU;
@@ -58,7 +58,7 @@ absl::StatusOr<StepCosts> CostsOf(const std::vector<profiler::KinetoEvent>& even
     const auto type = static_cast<Kind>(event.activityType());
     const std::string name = event.name();
     if (type == Kind::GPU_MEMCPY && name.find("Pageable") != std::string::npos) {
-      costs.waits.push_back(name);  // Of any time: it comes later than its call.
+      costs.waits.push_back(name);  // Its time does not matter: it comes later than its call.
     }
     if ((type != Kind::CUDA_RUNTIME && type != Kind::CUDA_DRIVER) ||
         event.startNs() < step->startNs() || event.startNs() > step->endNs()) {

@@ -14,7 +14,11 @@ UPWARD = {}  # "FILE includes FILE": the reason. At most 3.
 
 FILES_IN_FOLDER_MAX = 40
 FUNCTION_LINES_MAX = 70
-LONG_FUNCTIONS = {}  # "FILE: NAME": the reason.
+# "FILE: NAME" of functions that are longer, and why.
+LONG_FUNCTIONS = {
+    "kernels/layers/layernorm.cu: BackwardKernel": "its registers are counted: parts of it would spill",
+    "kernels/layers/rmsnorm.cu: BackwardKernel": "its registers are counted: parts of it would spill",
+}
 
 # These repeat the declarations of other libraries in full, whichever of them dtrain reads.
 FOREIGN = {"base/dl/nvml.h", "base/dl/verbs.h", "comm/nccl/nccl_api.h"}

@@ -6,7 +6,8 @@ from .twin import Twin, twin
 
 
 class Sizes:
-    """Of bench/kernels/cuda_products.cc; numbers in [0.5, 1) as there, since a GPU's clock follows them."""
+    """A product of bench/kernels/cuda_products.cc. Numbers are in [0.5, 1) as there, since a GPU's clock
+    depends on them."""
 
     def __init__(self, setting, dtype):
         self.tokens, self.hidden, self.inner = 2 * setting.hidden, setting.hidden, 4 * setting.hidden

@@ -3,7 +3,7 @@ import torch
 
 from .twin import Twin, twin
 
-HEAD_DIM, SEQUENCE = 128, 1024  # Of bench/kernels/rope_cases.cc.
+HEAD_DIM, SEQUENCE = 128, 1024  # bench/kernels/rope_cases.cc has the same.
 
 
 def rope_table(tokens, device):

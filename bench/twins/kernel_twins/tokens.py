@@ -1,4 +1,4 @@
-"""What is done a token at both ends of a model: cross-entropy, the embedding's gradient."""
+"""Operations on each token at both ends of a model: cross-entropy, the embedding's gradient."""
 import torch
 from torch.nn import functional as F
 

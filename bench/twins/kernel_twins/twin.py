@@ -1,4 +1,4 @@
-"""What a twin is: torch's eager and compiled forms of one operation, found by the case's name."""
+"""Twins: torch's eager and compiled forms of one operation, found by the case's name."""
 import torch
 
 
@@ -10,7 +10,7 @@ class Setting:
         self.device = device
 
     def shape(self, name):
-        """What the C++ case says of itself beyond `elements` and `hidden`."""
+        """The sizes of the C++ case beside `elements` and `hidden`."""
         return next(shape for case, shape in self.shapes.items() if case.startswith(name))
 
     def rows(self, dtype):

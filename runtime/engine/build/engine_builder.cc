@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "c10/core/ScalarType.h"
+#include "kernels/quantize/int8_blocks.h"
 #include "runtime/engine/build/memory_check.h"
 #include "runtime/engine/build/model_units.h"
 #include "runtime/engine/build/update_place.h"
@@ -101,6 +102,7 @@ comm::CompressionOptions CompressionOf(const Config& config) {
   options.start_step = from.start_step;
   options.elements_min = static_cast<size_t>(from.min_elements);
   options.seed = static_cast<uint64_t>(config.seed());
+  options.int8 = {kernels::PackInt8Blocks, kernels::UnpackInt8Blocks};
   return options;
 }
 

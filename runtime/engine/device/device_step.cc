@@ -224,14 +224,14 @@ absl::Status DeviceStep::Settle(Deadline deadline) {
     return broken_;
   }
   const absl::Status status = Passed(pending_->phases(), deadline);
-  settled_ = StepNumbers{};
+  StepNumbers numbers;
   if (status.ok()) {
-    pending_->phases().Read(settled_);
-    ReadVerdict(settled_);
+    pending_->phases().Read(numbers);
+    ReadVerdict(numbers);
   } else {
-    settled_.loss = settled_.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    numbers.loss = numbers.grad_norm = std::numeric_limits<double>::quiet_NaN();
   }
-  std::exchange(pending_, nullptr)->Resolve(settled_);
+  std::exchange(pending_, nullptr)->Resolve(numbers);
   broken_.Update(status);
   return broken_;
 }

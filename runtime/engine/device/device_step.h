@@ -82,12 +82,8 @@ class DeviceStep {
 
   // [1] int32 on the device: not 0 when the step last decided changes nothing.
   const at::Tensor& skip_flag() const { return skip_flag_; }
-  // A step has ended whose numbers were not read yet.
-  bool pending() const { return pending_ != nullptr; }
   // Waits for the numbers of that step. DeadlineExceeded, or the error that broke the group.
   absl::Status Settle(Deadline deadline);
-  // Of the step last settled.
-  const StepNumbers& settled() const { return settled_; }
 
  private:
   class Pending;
@@ -123,8 +119,7 @@ class DeviceStep {
   size_t parity_ = 0;
   StepPlan plan_;                     // Of the step last decided.
   std::shared_ptr<Pending> pending_;  // Ended, not settled.
-  StepNumbers settled_;
-  absl::Status broken_;  // Of a step whose numbers never came.
+  absl::Status broken_;               // Of a step whose numbers never came.
 };
 
 }  // namespace dtrain

@@ -16,9 +16,9 @@
 #include "dtrain/job.h"
 #include "runtime/device/device.h"
 #include "runtime/engine/device/device_step.h"
+#include "runtime/engine/device/update_graph.h"
 #include "runtime/engine/skipped_steps.h"
 #include "runtime/engine/step_strategy.h"
-#include "runtime/engine/device/update_graph.h"
 #include "runtime/engine/update_plan.h"
 #include "runtime/gradients/device_gradient_sync.h"
 #include "runtime/optimizer/engine_state.h"
@@ -49,7 +49,8 @@ class DeviceStrategy final : public StepStrategy {
   absl::Status AddLoss(const at::Tensor& sum) override { return parts_.step->AddLoss(sum); }
   absl::Status SettleLastStep() override;
   absl::Status ReportLastStep() override;
-  absl::Status Fill(StepVote& /*vote*/) override { return gradients_.status(); }
+  absl::Status Fill(StepVote& /*vote*/) override { return absl::OkStatus(); }
+  absl::Status Prepare(const StepVerdict& /*verdict*/) override { return absl::OkStatus(); }
   absl::Status Update(const StepVerdict& verdict, StepReport& report) override;
   const at::Tensor* skip_flag() const override { return &parts_.step->skip_flag(); }
   absl::Status End(const StepVerdict& verdict, StepReport& report) override;

@@ -1,8 +1,8 @@
 // Numbers of a step that a device may still be computing when the step's call returns.
 //
-// Late<T> reads as a T; reading waits until the number is there, at most until the device or its
-// group gives up (then numbers are NaN). On the host it is there at once. To be read by the thread
-// that trains.
+// Late<T> reads as a T; reading waits until the number is there, at most for comm.timeout_s
+// or until the device or its group gives up (then numbers are NaN, and the next step fails). On the
+// host it is there at once. To be read by the thread that trains.
 #pragma once
 
 #include <memory>

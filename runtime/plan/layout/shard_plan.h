@@ -60,7 +60,7 @@ struct ShardOptions {
   BucketOptions buckets = {};
   int world_size = 1;
   // Alignment of the parts, a multiple of ParamLayout::kAlignElements. It is the norm's block
-  // (kernels/optimizer/grad_norm.h) where the norm must have the same bits at every world size.
+  // (kernels/optimizer/grad_norm.h) where ZeroPolicy::owns_whole_blocks says so.
   int64_t align_elements = ParamLayout::kAlignElements;
   // Buckets begin at multiples of it. On a GPU each has memory of its own, of whole granules.
   int64_t bucket_multiple = 1;

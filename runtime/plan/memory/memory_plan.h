@@ -9,7 +9,9 @@
 // gathered or never divides, the buffers of int8 blocks, the remainders of compressed gradients,
 // FP8 codes that micro-batches share, the activations that forward keeps for backward, and a
 // chunk's logits with the gradients that the fused loss computes in forward. The process itself and
-// the buffers of LibTorch and the network are not counted.
+// the buffers of LibTorch and the network are not counted. Nor is the rounding of blocks of a GPU's
+// memory to 2 MiB: a rank has one block for each flat buffer and bucket of many times that size, so
+// that all together are less than what a CUDA context takes.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ void ExpectSound(const ParamLayout& layout, const BucketPlan& plan, const Bucket
   ASSERT_EQ(order.size(), plan.buckets().size());
 }
 
-TEST(BucketElementsTest, ASmallModelIsCutIntoSixAndGathersBehindTheStepIntoSixtyFour) {
+TEST(BucketElementsTest, ASmallModelIsCutIntoSix) {
   const auto config = [](const std::string& zero) {
     return *Config::Parse(
         absl::StrCat(R"({"train_batch_size": 8, "zero_optimization": )", zero, "}"), "x.json", {},
@@ -65,8 +65,6 @@ TEST(BucketElementsTest, ASmallModelIsCutIntoSixAndGathersBehindTheStepIntoSixty
   EXPECT_EQ(BucketElements(overlapped, 12'000'000), 2'000'000);
   EXPECT_EQ(BucketElements(overlapped, 60'000'000), 6'553'600) << "the key's";
   EXPECT_EQ(BucketElements(overlapped, 600'000), 262'144) << "a call costs more than it hides";
-  EXPECT_EQ(BucketElements(overlapped, 64'000'000, /*behind_step=*/true), 1'000'000);
-  EXPECT_EQ(BucketElements(overlapped, 600'000, /*behind_step=*/true), 65'536);
   EXPECT_EQ(BucketElements(config(R"({"overlap_comm": false, "reduce_bucket_size": 9000000})"),
                            12'000'000),
             9'000'000);

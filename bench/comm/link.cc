@@ -93,7 +93,7 @@ absl::StatusOr<double> MedianMicros(Group& group, const Size& size) {
   return micros[micros.size() / 2];
 }
 
-// What a plain connection of rank 1 to rank 0's listener at `where` carries, as rank 0 sees it.
+// The rate of a plain connection from rank 1 to rank 0's listener at `where`, as rank 0 sees it.
 absl::StatusOr<double> StreamMBs(const LinkPlan& plan, const Endpoint& where) {
   const Deadline deadline = Deadline::After(absl::Minutes(2));
   std::vector<std::byte> buffer(kMiB);

@@ -23,7 +23,7 @@
 #include "base/json.h"
 #include "base/provenance.h"
 #include "base/status.h"
-#include "bench/comm_probe.h"
+#include "bench/comm/probe.h"
 #include "bench/goal_line.h"
 #include "comm/group.h"
 #include "tests/testing/cluster.h"
@@ -35,7 +35,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 // The probe's copies lie at different offsets in a page: equal ones make loads wait for stores that
 // only look alike, which would flatter the runtime.
 constexpr size_t kSkewFloats = 528;
-constexpr double kOfProbe = 0.85;  // The goal; as comm.py.
+constexpr double kOfProbe = 0.85;  // The goal; bench/comm.py has the same.
 
 struct Line {
   size_t bytes = 0;
@@ -88,7 +88,7 @@ absl::Status CheckSum(const float* values, size_t count, int ranks) {
 struct Plan {
   std::vector<size_t> sizes;
   int ranks = 2;
-  int nodes = 1;  // As many as the host pretends to be: between them, TCP.
+  int nodes = 1;  // The host pretends to be so many nodes, with TCP between them.
   bool tcp = false;
   comm::Algorithm algorithm = comm::Algorithm::kAutomatic;
   Json provenance = Provenance();  // Before the ranks load the machine.
@@ -100,7 +100,7 @@ double BusGbS(size_t bytes, double micros, int ranks) {
   return static_cast<double>(bytes) / micros * 1e-3 * 2 * (ranks - 1) / ranks;
 }
 
-// What one rank does; rank 0 gives the lines. `probe` holds both ranks' copies for the probe.
+// The work of one rank; rank 0 gives the lines. `probe` holds both ranks' copies for the probe.
 absl::StatusOr<std::vector<Line>> RunRank(testing::RankContext& context, const Plan& plan,
                                           comm::SymmetricBuffer& probe) {
   PinTo(context.rank);

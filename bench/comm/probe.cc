@@ -1,4 +1,4 @@
-#include "bench/comm_probe.h"
+#include "bench/comm/probe.h"
 
 namespace dtrain {
 
