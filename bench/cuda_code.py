@@ -175,7 +175,14 @@ def read_object(cuobjdump, path, architectures):
 
 
 def objects_of(build):
-    return sorted(path for pattern in OBJECTS for path in glob.glob(f"{build}/{pattern}", recursive=True))
+    """The objects of sources that are still there: a build folder keeps those of files that have moved."""
+    found = []
+    for pattern in OBJECTS:
+        for path in glob.glob(f"{build}/{pattern}", recursive=True):
+            folder, source = re.fullmatch(r"(.*)/CMakeFiles/[^/]*\.dir/(.*)\.o", os.path.relpath(path, build)).groups()
+            if os.path.exists(f"{ROOT}/{folder}/{source}"):
+                found.append(path)
+    return sorted(found)
 
 
 def read_build(build, architectures=ARCHITECTURES):

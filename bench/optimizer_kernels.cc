@@ -2,6 +2,7 @@
 // library is loaded into the peers' process, so that all work on the same buffers with one pool of
 // threads (LibTorch's libgomp is loaded before and serves this library too).
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -61,7 +62,7 @@ double dt_mixed_update(int64_t n, float* p, const float* g, float* m, float* v, 
                        const AdamWSettings* settings) {
   const dtrain::kernels::SquareSum squares =
       dtrain::kernels::SquareSumCpu(g, 0, n, scratch, OnThreads);
-  const double norm = squares.norm() * unscale;
+  const double norm = std::sqrt(squares.sum) * unscale;
   if (squares.finite()) {
     dtrain::kernels::AdamWCpu(n, p, g, m, v, reinterpret_cast<BFloat16*>(copy),
                               {.lr = settings->lr,

@@ -39,7 +39,7 @@ class CudaApi {
 
   virtual CudaResult DeviceCount(int* count) = 0;
   virtual CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) = 0;
-  // Of the calling thread.
+  // Makes it the calling thread's current device.
   virtual CudaResult SetDevice(int device) = 0;
   // Free and total bytes of the current device.
   virtual CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
@@ -81,7 +81,11 @@ class CudaApi {
   // The direction follows from the pointers (unified addressing).
   virtual CudaResult CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) = 0;
   virtual CudaResult FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) = 0;
+  // Large blocks are rounded up to the granularity of device memory (2 MiB).
   virtual CudaResult MallocDevice(void** data, size_t bytes) = 0;
+  // Waits for the device, and frees nothing where that fails. Not while a stream of the device is
+  // captured, by whatever thread: CUDA forbids to wait for a device then in every capture mode, so
+  // this fails and spoils the capture.
   virtual CudaResult FreeDevice(void* data) = 0;
   // Page-locked host memory that every device can reach.
   virtual CudaResult MallocPinned(void** data, size_t bytes) = 0;

@@ -1,5 +1,5 @@
-// What ranks tell each other through the store when a collective takes suspiciously long, so that a
-// timeout names who did not come and who called something else.
+// The notes that ranks leave each other in the store when a collective takes suspiciously long, so
+// that a timeout names who did not come and who called something else.
 //
 // Beside its name a rank writes nothing while collectives finish in time. One whose time is over
 // asks; the others look for that now and then and answer if their devices are in the same
@@ -20,7 +20,7 @@
 namespace dtrain::comm {
 
 inline constexpr absl::Duration kStoreBound = absl::Seconds(2);
-// What a rank announces of a collective that it has finished.
+// A rank's note about a collective that it has finished.
 inline constexpr absl::string_view kThrough = "through";
 
 class NcclArrivals {
@@ -32,10 +32,10 @@ class NcclArrivals {
   bool has_store() const { return store_ != nullptr; }
   // Makes this rank known to the others, as "host a, pid 12".
   absl::Status Introduce(const std::string& who);
-  // "rank 1 (host a, pid 12)", or "rank 1" of one that did not say.
+  // "rank 1 (host a, pid 12)", or "rank 1" where that rank did not introduce itself.
   std::string NameOf(int rank) const;
-  // "My device is in collective `sequence`, which is `what`."
-  // Again: nothing.
+  // Tells the others "my device is in collective `sequence`, which is `what`". Telling it again
+  // does nothing.
   void Announce(uint64_t sequence, absl::string_view what);
   // Who did not announce `sequence`, and who announced something else than `what`. One line.
   std::string Explain(uint64_t sequence, const std::string& what) const;
@@ -50,8 +50,8 @@ class NcclArrivals {
   Sight Look();
 
  private:
-  // Ranks that ask at the same time do so of sequences that lie close together, as when one is
-  // stuck in a collective and the others wait for it in the next: each has a key to itself.
+  // Ranks that ask at the same time ask about sequences that lie close together: one is stuck in a
+  // collective, say, and the others wait for it in the next. Each such question has its own key.
   static constexpr uint64_t kQuestions = 8;
   std::string QuestionKey(uint64_t slot) const;
   std::string SequencePrefix(uint64_t sequence) const;
@@ -60,7 +60,7 @@ class NcclArrivals {
   const std::string prefix_;
   const int rank_;
   const int size_;
-  std::array<uint64_t, kQuestions> announced_ = {};  // Sequence + 1, by question.
+  std::array<uint64_t, kQuestions> announced_ = {};  // By question: the sequence + 1.
 };
 
 }  // namespace dtrain::comm

@@ -19,7 +19,8 @@ struct NcclGroup::Call {
   int peer = -1;
   // The reduction's result, when its sum of squares is asked for.
   Buffer result;
-  bool result_is_part = false;  // Of a reduce-scatter: the ranks' sums are added up.
+  bool result_is_part =
+      false;  // The result is a rank's part, as a reduce-scatter's: the ranks' sums are added up.
   double* sum_of_squares = nullptr;
 };
 

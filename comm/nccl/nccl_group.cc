@@ -266,7 +266,7 @@ absl::Status NcclGroup::JoinStream(CudaStream* stream) {
 }
 
 absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
-  DT_RETURN_IF_ERROR(watchdog_->health());  // Of a broken group the event comes, the data do not.
+  DT_RETURN_IF_ERROR(watchdog_->health());  // A broken group's event comes, its data do not.
   DT_RETURN_IF_ERROR(ChooseDevice());
   return CudaStatus(*seams_.cuda, seams_.cuda->StreamWaitEvent(stream, event),
                     "cudaStreamWaitEvent");

@@ -35,7 +35,7 @@
 
 namespace dtrain::comm {
 
-// What the plugin (or the fake) gives. REQUIRES: outlives every group.
+// The interfaces that the plugin (or the fake) gives. REQUIRES: outlives every group.
 struct NcclSeams {
   NcclApi* nccl = nullptr;
   CudaApi* cuda = nullptr;

@@ -104,11 +104,6 @@ void NcclWatchdog::Abort(const std::string& reason) {
   }
 }
 
-size_t NcclWatchdog::pending() const {
-  std::lock_guard lock(mutex_);
-  return pending_.size();
-}
-
 absl::Status NcclWatchdog::Drain(size_t most, Deadline deadline) {
   std::unique_lock lock(mutex_);
   while (pending_.size() > most) {

@@ -40,15 +40,15 @@ struct NcclPending {
   std::shared_ptr<NcclWork> work;
   CudaEvent* start = nullptr;
   CudaEvent* end = nullptr;
-  uint64_t ticket = 0;                       // In the flight recorder; from 1.
-  CallHeader header;                         // As it is recorded.
-  uint64_t sequence = 0;                     // Of collectives: the same on every rank.
-  int peer = -1;                             // Of a send or receive, which only two ranks know of.
+  uint64_t ticket = 0;                       // Its number in the flight recorder, from 1.
+  CallHeader header;                         // The call's header as it is recorded.
+  uint64_t sequence = 0;                     // A collective's number: the same on every rank.
+  int peer = -1;                             // A send's or receive's other rank.
   std::string what;                          // "all_reduce of 1024 fp32 (sum) \"bucket 3\"".
-  absl::Duration timeout;                    // As configured or given with the call,
+  absl::Duration timeout;                    // As configured, or given with the call; it runs
   Deadline deadline = Deadline::Infinite();  // from the call on.
-  bool learns = true;                        // Its limit once begun is the learnt one.
-  // Copied when it is done, both null or neither.
+  bool learns = true;                        // Once it has begun, its limit is the learnt one.
+  // Copied when the call is done. Both are null, or neither.
   const double* sum_from = nullptr;
   double* sum_to = nullptr;
 };
@@ -87,8 +87,6 @@ class NcclWatchdog {
   absl::Status health() const;
   // Breaks the group; the thread does the rest. Never blocks.
   void Abort(const std::string& reason);
-  // Collectives that are not finished.
-  size_t pending() const;
   // Blocks until at most `most` collectives are pending, and gives health(). DeadlineExceeded: more
   // are pending.
   absl::Status Drain(size_t most, Deadline deadline);
@@ -121,17 +119,17 @@ class NcclWatchdog {
   std::deque<NcclPending> pending_;  // Only the thread removes, so the first one stays in place.
   std::deque<std::pair<CudaEvent*, CudaEvent*>> free_events_;
   absl::Status health_;
-  std::string abort_reason_;  // Asked for, not yet done.
+  std::string abort_reason_;  // The abort was asked for and is not done yet.
   bool abort_asked_ = false;
   bool stop_ = false;
-  // Of the thread alone:
+  // Only the watchdog's thread uses these.
   absl::Status device_error_;
   CallTimeouts timeouts_;
-  uint64_t started_ = 0;                            // Tickets: of what the device is seen to be in,
-  uint64_t asked_ = 0;                              // and of what was asked about.
-  absl::Duration limit_;                            // Of the one begun,
+  uint64_t started_ = 0;  // The ticket of what the device is seen to be in,
+  uint64_t asked_ = 0;    // and the ticket that was asked about.
+  absl::Duration limit_;  // The limit of the one begun,
   Deadline limit_deadline_ = Deadline::Infinite();  // from then on.
-  Deadline grace_ = Deadline::Infinite();           // For answers.
+  Deadline grace_ = Deadline::Infinite();           // The time that peers have to answer.
   Deadline next_error_look_ = Deadline::Infinite();
   std::thread thread_;
 };

@@ -29,7 +29,7 @@ class Plugin {
   // The number of GPUs, at least 1. FailedPrecondition with CUDA's reason when there is none.
   absl::StatusOr<int> DeviceCount() const;
   const std::string& path() const { return path_; }
-  // Of the build: that of this program.
+  // The version that it was built from, which is this program's.
   const char* version() const;
 
  private:

@@ -72,13 +72,13 @@ class StagedGroup final : public DeviceGroup {
                                                           const std::string& name) override;
 
  private:
-  // What of a collective goes through the host: `run` gets host copies of both buffers (one, when
-  // `output` is null or lies inside `input`).
+  // The part of a collective that goes through the host. It gets host copies of both buffers, or of
+  // one where `output` is null or lies inside `input`.
   using HostCall = std::function<absl::StatusOr<Work>(Group& host, Buffer input, Buffer output)>;
   class Pinned;
   StagedGroup(std::unique_ptr<Group> host, const StagedGroupOptions& options);
   absl::Status CheckBuffer(const Buffer& buffer) const;
-  // Where a call's data are ready on the device.
+  // The event after which a call's data are ready on the device.
   struct Place {
     CudaEvent* event = nullptr;
     bool ours = false;  // Recorded by this group on the compute stream, at the call.

@@ -93,7 +93,6 @@ void Gate::Run() {
     if (polls[1].revents != 0) {
       AcceptAll();
     }
-    pending_count_ = static_cast<int>(pending_.size());
   }
 }
 

@@ -61,7 +61,6 @@ class Gate {
   const Endpoint& endpoint() const { return endpoint_; }
   // Connections refused so far.
   uint64_t rejected() const { return rejected_.load(); }
-  int pending() const { return pending_count_.load(); }
 
  private:
   struct Pending {
@@ -90,7 +89,6 @@ class Gate {
   int64_t logged_at_nanos_ = 0;
   int64_t accept_again_nanos_ = 0;  // After the process ran out of descriptors.
   std::atomic<uint64_t> rejected_{0};
-  std::atomic<int> pending_count_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -71,9 +71,10 @@ __device__ inline uint32_t WarpMax(uint32_t word) {
 #endif
 }
 
-// The largest word of the block, in every thread. `scratch` is shared, one element a warp, and may
-// not be in use. REQUIRES: blockDim.x is a multiple of 32; all threads call it.
-__device__ inline uint32_t BlockMax(uint32_t word, uint32_t* scratch) {
+// The largest word of the block, in every thread. `scratch` is shared, one element a warp. Unlike
+// BlockSum this has no barrier before it writes there, so the block may use `scratch` once.
+// REQUIRES: blockDim.x is a multiple of 32; all threads call it.
+__device__ inline uint32_t BlockMaxWord(uint32_t word, uint32_t* scratch) {
   word = WarpMax(word);
   if (threadIdx.x % 32 == 0) {
     scratch[threadIdx.x / 32] = word;

@@ -20,11 +20,8 @@ struct RowPlan {
   unsigned threads;
   int team;
 
-  // Rows that a block has at once, and the threads of each.
+  // Rows that a block has at once.
   constexpr unsigned rows() const { return team > 0 ? threads / static_cast<unsigned>(team) : 1; }
-  constexpr unsigned row_threads() const {
-    return team > 0 ? static_cast<unsigned>(team) : threads;
-  }
 };
 
 constexpr RowPlan RowPlanOf(int64_t hidden, bool aligned) {

@@ -33,9 +33,7 @@ namespace dtrain::kernels {
 struct CudaKernelTable {
   decltype(&CheckDeviceImageCuda) check_device_image;
 
-  decltype(&AdamWSetClipCuda) adamw_set_clip;
   decltype(&AdamWCuda) adamw;
-  decltype(&AdamWCudaBf16Grad) adamw_bf16_grad;
   decltype(&AdamWCudaBf16State) adamw_bf16_state;
   decltype(&AdamWStochasticCuda) adamw_stochastic;
   decltype(&SgdCuda) sgd;
@@ -48,7 +46,6 @@ struct CudaKernelTable {
   decltype(&MuonApplyCuda) muon_apply;
 
   absl::Status (*block_square_sums)(const float*, int64_t, int64_t, double*, CudaStream);
-  absl::Status (*block_square_sums_bf16)(const BFloat16*, int64_t, int64_t, double*, CudaStream);
   decltype(&TreeSumCuda) tree_sum;
   decltype(&StepVerdictCuda) step_verdict;
 
@@ -81,22 +78,17 @@ struct CudaKernelTable {
 
   absl::Status (*cross_entropy_forward)(const CrossEntropyArgs<float>&, CudaStream);
   absl::Status (*cross_entropy_forward_bf16)(const CrossEntropyArgs<BFloat16>&, CudaStream);
-  absl::Status (*cross_entropy_backward)(const CrossEntropyArgs<float>&, CudaStream);
-  absl::Status (*cross_entropy_backward_bf16)(const CrossEntropyArgs<BFloat16>&, CudaStream);
   decltype(&CrossEntropyTotalsCuda) cross_entropy_totals;
 
   decltype(&QuantizeInt8Cuda) quantize_int8;
   decltype(&DequantizeInt8Cuda) dequantize_int8;
   decltype(&CastToFp8Cuda) cast_to_fp8;
-  decltype(&CastFromFp8Cuda) cast_from_fp8;
   decltype(&TransposeToFp8Cuda) transpose_to_fp8;
   decltype(&Fp8ScaleCuda) fp8_scale;
   decltype(&RowsToFp8Cuda) rows_to_fp8;
 
   decltype(&CreateMatmul) create_matmul;
 
-  absl::Status (*dropout)(const DropoutArgs<float>&, CudaStream);
-  absl::Status (*dropout_bf16)(const DropoutArgs<BFloat16>&, CudaStream);
   absl::Status (*dropout_stream)(const DropoutArgs<float>&, const PhiloxStream*, CudaStream);
   absl::Status (*dropout_stream_bf16)(const DropoutArgs<BFloat16>&, const PhiloxStream*,
                                       CudaStream);

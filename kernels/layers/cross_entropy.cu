@@ -117,8 +117,8 @@ __device__ void RowForward(const CrossEntropyArgs<T>& args, int64_t row, float* 
   }
 }
 
-// kBack walks the row from its end, which the forward read last and a cache still holds.
-template <class T, int kLanes, bool kBack>
+// From the row's end, which the forward read last and a cache still holds.
+template <class T, int kLanes>
 __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   const T* const x = args.logits + row * args.vocab;
   T* const out = args.gradient + row * args.vocab;
@@ -127,7 +127,7 @@ __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   const float lse = args.lse[row];
   const CrossEntropyRowGradient gradient =
       MakeCrossEntropyRowGradient(lse, args.vocab, args.gradient_scale, args.options);
-  EachStep<kLanes, kBack>(x, args.vocab, [&](auto width, int64_t i) {
+  EachStep<kLanes, true>(x, args.vocab, [&](auto width, int64_t i) {
     auto lanes = LoadLanes<width.kValue>(x + i);
 #pragma unroll
     for (int lane = 0; lane < width.kValue; ++lane) {
@@ -140,21 +140,19 @@ __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   });
 }
 
-template <class T, int kLanes, bool kForward, bool kBackward>
+template <class T, int kLanes, bool kBackward>
 __global__ void __launch_bounds__(kThreads) RowsKernel(CrossEntropyArgs<T> args) {
   __shared__ float scratch[kThreads / 32];
   const int64_t row = blockIdx.x;
-  if constexpr (kForward) {
-    if (args.targets[row] != args.options.ignore_index) {
-      RowForward<T, kLanes>(args, row, scratch);
-    } else if (threadIdx.x == 0) {
-      args.losses[row] = 0;
-      args.lse[row] = 0;
-    }
-    __syncthreads();  // lse has been written.
+  if (args.targets[row] != args.options.ignore_index) {
+    RowForward<T, kLanes>(args, row, scratch);
+  } else if (threadIdx.x == 0) {
+    args.losses[row] = 0;
+    args.lse[row] = 0;
   }
   if constexpr (kBackward) {
-    RowBackward<T, kLanes, kForward>(args, row);
+    __syncthreads();  // lse has been written.
+    RowBackward<T, kLanes>(args, row);
   }
 }
 
@@ -178,7 +176,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <bool kForward, bool kBackward, class T>
+template <bool kBackward, class T>
 absl::Status Launch(const char* name, const CrossEntropyArgs<T>& args, CudaStream stream) {
   RequireStream(stream);
   DT_CHECK_GT(args.vocab, 0);
@@ -189,17 +187,17 @@ absl::Status Launch(const char* name, const CrossEntropyArgs<T>& args, CudaStrea
   // The same words in a row of the logits and of their gradient.
   const auto place = [](const T* p) { return reinterpret_cast<uint64_t>(p) % 16; };
   if (args.gradient == nullptr || place(args.logits) == place(args.gradient)) {
-    RowsKernel<T, kWidth, kForward, kBackward><<<rows, kThreads, 0, stream>>>(args);
+    RowsKernel<T, kWidth, kBackward><<<rows, kThreads, 0, stream>>>(args);
   } else {
-    RowsKernel<T, 1, kForward, kBackward><<<rows, kThreads, 0, stream>>>(args);
+    RowsKernel<T, 1, kBackward><<<rows, kThreads, 0, stream>>>(args);
   }
   return LaunchStatus(name);
 }
 
 template <class T>
 absl::Status Forward(const CrossEntropyArgs<T>& args, CudaStream stream) {
-  return args.gradient != nullptr ? Launch<true, true>("cross-entropy", args, stream)
-                                  : Launch<true, false>("cross-entropy forward", args, stream);
+  return args.gradient != nullptr ? Launch<true>("cross-entropy", args, stream)
+                                  : Launch<false>("cross-entropy forward", args, stream);
 }
 
 }  // namespace
@@ -210,13 +208,6 @@ absl::Status CrossEntropyForwardCuda(const CrossEntropyArgs<float>& args, CudaSt
 absl::Status CrossEntropyForwardCuda(const CrossEntropyArgs<BFloat16>& args, CudaStream stream) {
   return Forward(args, stream);
 }
-absl::Status CrossEntropyBackwardCuda(const CrossEntropyArgs<float>& args, CudaStream stream) {
-  return Launch<false, true>("cross-entropy backward", args, stream);
-}
-absl::Status CrossEntropyBackwardCuda(const CrossEntropyArgs<BFloat16>& args, CudaStream stream) {
-  return Launch<false, true>("cross-entropy backward", args, stream);
-}
-
 absl::Status CrossEntropyTotalsCuda(int64_t tokens, const float* losses, const int64_t* targets,
                                     int64_t ignore_index, CrossEntropyTotals* totals,
                                     CudaStream stream) {

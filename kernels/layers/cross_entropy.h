@@ -35,25 +35,21 @@ struct CrossEntropyArgs {
   CrossEntropyOptions options;
   const T* logits = nullptr;         // [tokens, vocab].
   const int64_t* targets = nullptr;  // [tokens].
-  float* losses = nullptr;           // [tokens]. Written by the forward.
-  float* lse = nullptr;              // [tokens]. Written by the forward, read by the backward.
-  T* gradient = nullptr;             // [tokens, vocab]; may be logits. Null: none is wanted.
+  float* losses = nullptr;           // [tokens]. Written.
+  float* lse = nullptr;   // [tokens]. Written: the logarithm of a row's summed exponentials.
+  T* gradient = nullptr;  // [tokens, vocab]; may be logits. Null: none is wanted.
   float gradient_scale = 1;
 };
 
-// Of a batch: what dtrain::Loss wants.
+// A batch's sums, from which dtrain::Loss is made.
 struct CrossEntropyTotals {
-  double sum = 0;     // Of losses, in order of the tokens.
+  double sum = 0;     // The losses' sum, in order of the tokens.
   int64_t count = 0;  // Tokens whose target is not ignore_index.
 };
 
 // Losses and lse; then, while a row is in the cache, its gradient unless that is null.
 void CrossEntropyForwardCpu(const CrossEntropyArgs<float>& args, ParallelFor parallel_for);
 void CrossEntropyForwardCpu(const CrossEntropyArgs<BFloat16>& args, ParallelFor parallel_for);
-
-// The gradient alone, from the forward's lse: the same bits as with the forward.
-void CrossEntropyBackwardCpu(const CrossEntropyArgs<float>& args, ParallelFor parallel_for);
-void CrossEntropyBackwardCpu(const CrossEntropyArgs<BFloat16>& args, ParallelFor parallel_for);
 
 CrossEntropyTotals CrossEntropyTotalsCpu(int64_t tokens, const float* losses,
                                          const int64_t* targets, int64_t ignore_index);
@@ -62,8 +58,6 @@ CrossEntropyTotals CrossEntropyTotalsCpu(int64_t tokens, const float* losses,
 // synchronise; Internal when a launch fails. The totals are written to *totals.
 absl::Status CrossEntropyForwardCuda(const CrossEntropyArgs<float>& args, CudaStream stream);
 absl::Status CrossEntropyForwardCuda(const CrossEntropyArgs<BFloat16>& args, CudaStream stream);
-absl::Status CrossEntropyBackwardCuda(const CrossEntropyArgs<float>& args, CudaStream stream);
-absl::Status CrossEntropyBackwardCuda(const CrossEntropyArgs<BFloat16>& args, CudaStream stream);
 absl::Status CrossEntropyTotalsCuda(int64_t tokens, const float* losses, const int64_t* targets,
                                     int64_t ignore_index, CrossEntropyTotals* totals,
                                     CudaStream stream);

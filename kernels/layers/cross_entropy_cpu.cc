@@ -29,14 +29,6 @@ void CrossEntropyForwardCpu(const CrossEntropyArgs<BFloat16>& args, ParallelFor 
   Rows(args, parallel_for, ActiveTable().cross_entropy.forward_bf16);
 }
 
-void CrossEntropyBackwardCpu(const CrossEntropyArgs<float>& args, ParallelFor parallel_for) {
-  Rows(args, parallel_for, ActiveTable().cross_entropy.backward_f32);
-}
-
-void CrossEntropyBackwardCpu(const CrossEntropyArgs<BFloat16>& args, ParallelFor parallel_for) {
-  Rows(args, parallel_for, ActiveTable().cross_entropy.backward_bf16);
-}
-
 CrossEntropyTotals CrossEntropyTotalsCpu(int64_t tokens, const float* losses,
                                          const int64_t* targets, int64_t ignore_index) {
   CrossEntropyTotals totals;

@@ -171,19 +171,9 @@ void CrossEntropyForward(const CrossEntropyArgs<T>& args, int64_t begin, int64_t
   }
 }
 
-template <class T>
-void CrossEntropyBackward(const CrossEntropyArgs<T>& args, int64_t begin, int64_t end,
-                          Write write) {
-  for (int64_t row = begin; row < end; ++row) {
-    CrossEntropyRowBackward(args, row, write);
-  }
-}
-
 constexpr CrossEntropyLoops kCrossEntropyLoops = {
     .forward_f32 = CrossEntropyForward<float>,
     .forward_bf16 = CrossEntropyForward<BFloat16>,
-    .backward_f32 = CrossEntropyBackward<float>,
-    .backward_bf16 = CrossEntropyBackward<BFloat16>,
 };
 
 }  // namespace

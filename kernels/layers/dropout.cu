@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   if (span.Element(0) >= args.count) {
     return;
   }
-  const PhiloxStream stream = device_stream != nullptr ? *device_stream : args.stream;
+  const PhiloxStream stream = *device_stream;
   PhiloxWords<uint32_t> words[kWidth / 2];
 #pragma unroll
   for (int lane = 0; lane < kWidth / 2; ++lane) {
@@ -80,13 +80,6 @@ absl::Status Launch(const DropoutArgs<T>& args, const PhiloxStream* device_strea
 }
 
 }  // namespace
-
-absl::Status DropoutCuda(const DropoutArgs<float>& args, CudaStream stream) {
-  return Launch(args, nullptr, stream);
-}
-absl::Status DropoutCuda(const DropoutArgs<BFloat16>& args, CudaStream stream) {
-  return Launch(args, nullptr, stream);
-}
 
 absl::Status DropoutStreamCuda(const DropoutArgs<float>& args, const PhiloxStream* device_stream,
                                CudaStream stream) {

@@ -23,14 +23,14 @@ namespace dtrain::kernels {
 template <class T>
 struct DropoutArgs {
   int64_t count = 0;
-  double p = 0;  // Of being dropped, in [0, 1]; taken to the nearest 2^-16.
+  double p = 0;  // The probability to be dropped, in [0, 1]; taken to the nearest 2^-16.
   PhiloxStream stream;
   const T* x = nullptr;  // [count].
   T* out = nullptr;      // [count]; may be x.
 };
 
-// What the loops read: an element whose 16 bits, as the high half of a word, are at least `limit`
-// is kept. The scale is of the p that was taken, so that the mean stays exact.
+// The numbers that the loops read. An element whose 16 bits, as the high half of a word, are at
+// least `limit` is kept. The scale is of the p that was taken, so that the mean stays exact.
 struct DropoutRule {
   uint32_t limit;
   float scale;
@@ -45,10 +45,5 @@ inline DropoutRule MakeDropoutRule(double p) {
 
 void DropoutCpu(const DropoutArgs<float>& args, ParallelFor parallel_for);
 void DropoutCpu(const DropoutArgs<BFloat16>& args, ParallelFor parallel_for);
-
-// The same on device pointers. Queue one kernel on `stream`, do not synchronise; Internal when the
-// launch fails.
-absl::Status DropoutCuda(const DropoutArgs<float>& args, CudaStream stream);
-absl::Status DropoutCuda(const DropoutArgs<BFloat16>& args, CudaStream stream);
 
 }  // namespace dtrain::kernels

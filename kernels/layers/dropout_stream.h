@@ -8,7 +8,8 @@
 
 namespace dtrain::kernels {
 
-// As DropoutCuda, with *device_stream in place of args.stream: read when the kernel runs.
+// DropoutCpu on device pointers, with *device_stream in place of args.stream: read when the kernel
+// runs. Queue one kernel on `stream`, do not synchronise; Internal when the launch fails.
 absl::Status DropoutStreamCuda(const DropoutArgs<float>& args, const PhiloxStream* device_stream,
                                CudaStream stream);
 absl::Status DropoutStreamCuda(const DropoutArgs<BFloat16>& args, const PhiloxStream* device_stream,

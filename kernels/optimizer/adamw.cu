@@ -1,7 +1,6 @@
 #include "kernels/cuda/cuda_vector.cuh"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw_math.h"
-#include "kernels/optimizer/grad_norm.h"
 
 namespace dtrain::kernels {
 namespace {
@@ -59,25 +58,7 @@ absl::Status Launch(const char* name, int64_t n, float* p, const G* g, S* m, S* 
                            stream);
 }
 
-__global__ void SetClipKernel(const double* square_sum, double unscale, double norm_max, int count,
-                              AdamWStepScalars* scalars) {
-  const double squares = *square_sum;
-  const bool finite = isfinite(squares);
-  const double factor = finite ? ClipFactor(unscale * sqrt(squares), norm_max) : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    scalars[i].grad_scale = static_cast<float>(unscale * factor);
-    scalars[i].skip = finite ? 0 : 1;
-  }
-}
-
 }  // namespace
-
-absl::Status AdamWSetClipCuda(const double* square_sum, double unscale, double norm_max, int count,
-                              AdamWStepScalars* device_scalars, CudaStream stream) {
-  RequireStream(stream);
-  SetClipKernel<<<1, 32, 0, stream>>>(square_sum, unscale, norm_max, count, device_scalars);
-  return LaunchStatus("adamw set clip");
-}
 
 absl::Status AdamWCuda(int64_t n, float* p, const float* g, float* m, float* v,
                        BFloat16* p_bf16_or_null, const AdamWStepScalars* device_scalars,

@@ -37,9 +37,9 @@ struct AdamWOptions {
   bool bias_correction = true;  // False: the moments count as they are, as of an endless run.
 };
 
-// What one step's update needs, as the kernels read it. On a GPU it lives in device memory at a
-// fixed address, one for each parameter group, so that a CUDA graph can hold the step: the host or
-// a kernel changes its fields between replays.
+// The numbers of one step's update, as the kernels read them. On a GPU it lives in device memory at
+// a fixed address, one for each parameter group, so that a CUDA graph can hold the step: the host
+// or a kernel changes its fields between replays.
 struct AdamWStepScalars {
   float grad_scale;
   float grad_limit;
@@ -69,14 +69,6 @@ void AdamWCpuBf16Grad(int64_t n, float* p, const BFloat16* g, float* m, float* v
 void AdamWCpuBf16State(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
                        BFloat16* p_bf16_or_null, const AdamWOptions& options,
                        ParallelFor parallel_for);
-
-// Puts the clip factor into `count` groups' device scalars without the host: for the summed square
-// of the scaled gradient at *square_sum, with `unscale` = 1 / loss scale,
-//   grad_scale = unscale * ClipFactor(unscale * sqrt(*square_sum), norm_max)
-//   skip = *square_sum is not finite.
-// Queues one kernel on `stream`, does not synchronise; Internal when the launch fails.
-absl::Status AdamWSetClipCuda(const double* square_sum, double unscale, double norm_max, int count,
-                              AdamWStepScalars* device_scalars, CudaStream stream);
 
 // AdamWCpu on device pointers. Queues one kernel on `stream`, does not synchronise; Internal when
 // the launch fails. device_scalars is read when the kernel runs.

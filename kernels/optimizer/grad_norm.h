@@ -40,7 +40,6 @@ double TreeSum(double* sums, int64_t count);
 struct SquareSum {
   double sum = 0;
   bool finite() const { return std::isfinite(sum); }
-  double norm() const { return std::sqrt(sum); }
 };
 
 // Both steps for a range that one rank holds; scratch is [NormBlocks(offset, n)] doubles.

@@ -69,7 +69,7 @@ constexpr int kWarps = kThreads / 32;
 // the same in any order. All threads of the block call it.
 __device__ void RaiseAmax(uint32_t most, float* amax) {
   __shared__ uint32_t scratch[kWarps];
-  most = BlockMax(most, scratch);
+  most = BlockMaxWord(most, scratch);
   if (threadIdx.x == 0) {
     atomicMax(reinterpret_cast<unsigned*>(amax), most);
   }
@@ -143,17 +143,12 @@ __device__ uint32_t LargestOfThread(int64_t n, const T* src) {
   return most;
 }
 
-template <class T, bool kWide>
-__global__ void __launch_bounds__(kThreads) AmaxKernel(int64_t n, const T* src, float* amax) {
-  RaiseAmax(LargestOfThread<T, kWide>(n, src), amax);
-}
-
 // The block that comes last makes the scale, and leaves the progress as it was found.
 template <class T, bool kWide>
 __global__ void __launch_bounds__(kThreads) ScaleKernel(Fp8ScaleArgs args) {
   __shared__ uint32_t scratch[kWarps];
   const auto* const src = static_cast<const T*>(args.src.data);
-  const uint32_t most = BlockMax(LargestOfThread<T, kWide>(args.n, src), scratch);
+  const uint32_t most = BlockMaxWord(LargestOfThread<T, kWide>(args.n, src), scratch);
   if (threadIdx.x != 0) {
     return;
   }
@@ -185,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
       most = Max(most, Magnitude(Widen(src[i])));
     }
   }
-  most = BlockMax(most, largest);
+  most = BlockMaxWord(most, largest);
   const float amax = __uint_as_float(most);
   const float scale = Fp8Scale(amax, kFormat);
   uint8_t* const dst = args.dst + start;
@@ -360,26 +355,6 @@ absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* sca
     }
   });
   return LaunchStatus("transpose to FP8");
-}
-
-absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream) {
-  RequireStream(stream);
-  cudaMemsetAsync(amax, 0, sizeof(float), stream);
-  if (n == 0) {
-    return LaunchStatus("amax");
-  }
-  const bool wide = n % kPack == 0 && Aligned16(src.data);
-  const unsigned blocks = Blocks(n, wide);
-  WithTypes(Fp8Format::kE4m3, src.dtype, [&](auto, auto type) {
-    using T = decltype(type);
-    const auto* const data = static_cast<const T*>(src.data);
-    if (wide) {
-      AmaxKernel<T, true><<<blocks, kThreads, 0, stream>>>(n, data, amax);
-    } else {
-      AmaxKernel<T, false><<<blocks, kThreads, 0, stream>>>(n, data, amax);
-    }
-  });
-  return LaunchStatus("amax");
 }
 
 absl::Status Fp8ScaleCuda(const Fp8ScaleArgs& args, CudaStream stream) {

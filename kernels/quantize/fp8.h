@@ -29,14 +29,14 @@ DT_HOST_DEVICE constexpr float Fp8Largest(Fp8Format format) {
 
 constexpr float kFp8ScaleMax = std::numeric_limits<float>::max();
 
-// What to multiply by before the cast so that `amax` becomes the largest value. 1 where amax is 0
+// The factor before the cast, by which `amax` becomes the largest value. 1 where amax is 0
 // or not finite, or so small that the factor would not be.
 DT_HOST_DEVICE constexpr float Fp8Scale(float amax, Fp8Format format) {
   const float scale = Fp8Largest(format) / amax;
   return amax > 0 && scale > 0 && scale <= kFp8ScaleMax ? scale : 1;
 }
-// What multiplies the codes then: NaN where amax is not finite, since casts saturate and nothing
-// else would tell.
+// The factor that takes the codes back. NaN where amax is not finite, since casts saturate and
+// nothing else would tell.
 DT_HOST_DEVICE constexpr float Fp8Inverse(float amax, Fp8Format format) {
   return 1 / Fp8Scale(amax, format) + amax * 0;
 }
@@ -104,14 +104,13 @@ struct Fp8ScaleArgs {
 };
 void Fp8ScaleCpu(const Fp8ScaleArgs& args, ParallelFor parallel_for);
 
-// The same on device pointers. `scale` (device memory) is read when the kernel runs, so that a
-// CUDA graph may hold it; *amax is device memory. Queue kernels on `stream`, do not synchronise;
+// The same on device pointers. `scale` and *amax are device memory; `scale` is read when the kernel
+// runs, so that a CUDA graph may hold it. Queue kernels on `stream`, do not synchronise;
 // Internal when a launch fails. Fp8ScaleCuda is one launch.
 absl::Status CastToFp8Cuda(const CastToFp8Args& args, const float* scale, CudaStream stream);
 absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, CudaStream stream);
 absl::Status TransposeToFp8Cuda(const TransposeToFp8Args& args, const float* scale,
                                 CudaStream stream);
-absl::Status AmaxCuda(int64_t n, ConstFlat src, float* amax, CudaStream stream);
 absl::Status Fp8ScaleCuda(const Fp8ScaleArgs& args, CudaStream stream);
 absl::Status RowsToFp8Cuda(const RowsToFp8Args& args, CudaStream stream);
 

@@ -3,12 +3,12 @@
 // A block's largest magnitude becomes 127; every other element is the nearest multiple of scale =
 // largest / 127, ties to even, so it is off by at most half a scale. A block with a NaN or an
 // infinity has scale NaN and comes back as NaN throughout; one of zeros, or whose scale has no
-// finite inverse, has scale 0 and comes back as zeros. At blocks of 256 the same bits as
-// comm/compression/int8_blocks.h, which has no dispatch. Sources and results are fp32 or bf16, math
+// finite inverse, has scale 0 and comes back as zeros. Sources and results are fp32 or bf16, math
 // is fp32. Same bits on every SIMD variant, thread count, split and on CUDA (a NaN's payload
 // aside). Thread-safe on disjoint buffers; no alignment is needed, nothing is allocated.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -42,6 +42,12 @@ struct DequantizeInt8Args {
 // REQUIRES: block >= 1; the dtypes above (DT_CHECK).
 void QuantizeInt8Cpu(const QuantizeInt8Args& args, ParallelFor parallel_for);
 void DequantizeInt8Cpu(const DequantizeInt8Args& args, ParallelFor parallel_for);
+
+// fp32 in blocks of 256, packed as comm/compression/int8_blocks.h has them: the scales, then the
+// values. They do what its QuantizeInt8 and DequantizeInt8 do, with the same bits, on the calling
+// thread; `error` is null, [count], or `values`. REQUIRES: `count` is a multiple of 256.
+void PackInt8Blocks(const float* values, size_t count, uint8_t* out, float* error);
+void UnpackInt8Blocks(const uint8_t* packed, size_t count, float* out, bool add);
 
 // The same on device pointers. Queue one kernel on `stream`, do not synchronise; Internal when the
 // launch fails. Blocks of a multiple of 16 elements at 16-byte addresses take 16-byte accesses.

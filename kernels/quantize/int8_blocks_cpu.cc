@@ -14,6 +14,8 @@ StateType BlockTypeOf(DType dtype) {
   return dtype == DType::kFloat32 ? kStateF32 : kStateBf16;
 }
 
+constexpr size_t kPackedBlock = 256;
+
 int64_t Grain(int64_t block) { return std::max<int64_t>(1, kElementGrain / block); }
 
 }  // namespace
@@ -32,6 +34,28 @@ void DequantizeInt8Cpu(const DequantizeInt8Args& args, ParallelFor parallel_for)
   const Write write = WriteFor(bytes, args.accumulate);
   parallel_for(Int8Blocks(args.n, args.block), Grain(args.block),
                [&](int64_t begin, int64_t end) { loop(args, begin, end, write); });
+}
+
+void PackInt8Blocks(const float* values, size_t count, uint8_t* out, float* error) {
+  const size_t scales = count / kPackedBlock * sizeof(float);
+  QuantizeInt8Cpu({.n = static_cast<int64_t>(count),
+                   .block = kPackedBlock,
+                   .src = {values, DType::kFloat32},
+                   .values = reinterpret_cast<int8_t*>(out + scales),
+                   .scales = reinterpret_cast<float*>(out),
+                   .error = error},
+                  SerialFor);
+}
+
+void UnpackInt8Blocks(const uint8_t* packed, size_t count, float* out, bool add) {
+  const size_t scales = count / kPackedBlock * sizeof(float);
+  DequantizeInt8Cpu({.n = static_cast<int64_t>(count),
+                     .block = kPackedBlock,
+                     .values = reinterpret_cast<const int8_t*>(packed + scales),
+                     .scales = reinterpret_cast<const float*>(packed),
+                     .dst = {out, DType::kFloat32},
+                     .accumulate = add},
+                    SerialFor);
 }
 
 }  // namespace dtrain::kernels

@@ -224,26 +224,6 @@ inline __m256 Pow2Half(__m256 t) {
 }
 inline F32x16 Pow2OfLowBits(F32x16 t) { return {Pow2Half(t.lo), Pow2Half(t.hi)}; }
 
-template <class T>
-F32x16 RoundedTo(F32x16 x);
-template <>
-inline F32x16 RoundedTo<float>(F32x16 x) {
-  return x;
-}
-__attribute__((cold, noinline)) inline F32x16 RoundedWithNan(F32x16 x) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(RoundBf16(x.lo), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(RoundBf16(x.hi), 16))};
-}
-template <>
-inline F32x16 RoundedTo<BFloat16>(F32x16 x) {
-  if (AnyNan(x.lo, x.hi)) {
-    return RoundedWithNan(x);
-  }
-  const __m256i upper = _mm256_set1_epi32(-0x10000);
-  return {_mm256_castsi256_ps(_mm256_and_si256(RoundUpperHalf(x.lo), upper)),
-          _mm256_castsi256_ps(_mm256_and_si256(RoundUpperHalf(x.hi), upper))};
-}
-
 inline __m256 TwiceQuarter(const float* p) {
   const __m256i pairs = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
   return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), pairs);

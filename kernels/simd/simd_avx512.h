@@ -78,11 +78,6 @@ inline __m512i PackPairs(F32x16 even, F32x16 odd) {
 inline void StorePairs(BFloat16* p, F32x16 even, F32x16 odd) {
   _mm512_storeu_si512(p, PackPairs(even, odd));
 }
-// The same of values that bf16 holds.
-inline __m512i PackExactPairs(F32x16 even, F32x16 odd) {
-  return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even.v), 16),
-                         _mm512_and_si512(_mm512_castps_si512(odd.v), _mm512_set1_epi32(-0x10000)));
-}
 inline void LoadPairs(const float* p, F32x16& even, F32x16& odd) {
   const __m512i evens =
       _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -152,19 +147,6 @@ inline F32x16 SelectPositive(F32x16 x, F32x16 a, F32x16 b) {
 }
 inline F32x16 Pow2OfLowBits(F32x16 t) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t.v), 23))};
-}
-
-template <class T>
-F32x16 RoundedTo(F32x16 x);
-template <>
-inline F32x16 RoundedTo<float>(F32x16 x) {
-  return x;
-}
-template <>
-inline F32x16 RoundedTo<BFloat16>(F32x16 x) {
-  const __mmask16 number = _mm512_cmp_ps_mask(x.v, x.v, _CMP_ORD_Q);  // A NaN stays as it is.
-  return {_mm512_castsi512_ps(_mm512_mask_and_epi32(_mm512_castps_si512(x.v), number, RoundHigh(x),
-                                                    _mm512_set1_epi32(-0x10000)))};
 }
 
 inline F32x16 LoadTwice(const float* p) {

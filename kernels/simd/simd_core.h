@@ -75,11 +75,6 @@ inline void StoreFourAs<BFloat16>(float* p, const Four& x) {
   StorePairs(p + 32, x.c, x.d);
 }
 
-template <class T>
-Four RoundedTo(const Four& x) {
-  return {RoundedTo<T>(x.a), RoundedTo<T>(x.b), RoundedTo<T>(x.c), RoundedTo<T>(x.d)};
-}
-
 // ---- How a loop body reads and writes its elements ----
 
 // Sixteen elements.

@@ -155,13 +155,6 @@ inline F32x16 Pow2OfLowBits(F32x16 t) {
   return EachLane(
       [&](int i) { return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, t.v[i]) << 23); });
 }
-// Rounded to what a T can hold.
-template <class T>
-F32x16 RoundedTo(F32x16 x) {
-  T copy[16];
-  Store(copy, x);
-  return Load(copy);
-}
 // Lane i has element i / 2 of p [8].
 inline F32x16 LoadTwice(const float* p) {
   return EachLane([&](int i) { return p[i / 2]; });

@@ -47,8 +47,6 @@ using CrossEntropyLoop = void (*)(const CrossEntropyArgs<T>& args, int64_t begin
 struct CrossEntropyLoops {
   CrossEntropyLoop<float> forward_f32;
   CrossEntropyLoop<BFloat16> forward_bf16;
-  CrossEntropyLoop<float> backward_f32;
-  CrossEntropyLoop<BFloat16> backward_bf16;
 };
 
 // Blocks [begin, end), by the type of the values that are not int8.

@@ -187,18 +187,6 @@ absl::StatusOr<bool> EngineCore::TakeByGraph(const StepCalls& calls,
   }
 }
 
-absl::Status EngineCore::CheckLoss(const Loss& loss) {
-  if (!loss.sum.defined() || loss.sum.numel() != 1 || !loss.sum.requires_grad()) {
-    return absl::InvalidArgumentError(
-        "the loss must be one number that depends on a trainable parameter");
-  }
-  if (loss.count < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the loss counts %d samples; allowed: 0 or more", loss.count));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status EngineCore::CheckModel() {
   if (step_.micro_batches > 0) {
     return absl::OkStatus();

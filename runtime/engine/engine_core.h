@@ -80,8 +80,7 @@ class EngineCore {
   // False: the micro-batch is to be taken eagerly.
   absl::StatusOr<bool> TakeByGraph(const StepCalls& calls, const BackwardOptions& options);
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
-  // What is wrong with a loss, and with the model where a step begins.
-  static absl::Status CheckLoss(const Loss& loss);
+  // What is wrong with the model where a step begins.
   absl::Status CheckModel();
   absl::Status PrepareLossScale(const Loss& loss);
   // Throws LibTorch's exceptions.

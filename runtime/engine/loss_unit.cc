@@ -16,4 +16,16 @@ absl::StatusOr<double> AgreeOnLossUnit(comm::Group& group, int64_t count) {
   return unit;
 }
 
+absl::Status CheckLoss(const Loss& loss) {
+  if (!loss.sum.defined() || loss.sum.numel() != 1 || !loss.sum.requires_grad()) {
+    return absl::InvalidArgumentError(
+        "the loss must be one number that depends on a trainable parameter");
+  }
+  if (loss.count < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the loss counts %d samples; allowed: 0 or more", loss.count));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace dtrain

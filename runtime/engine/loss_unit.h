@@ -5,11 +5,16 @@
 
 #include "absl/status/statusor.h"
 #include "comm/group.h"
+#include "dtrain/loss.h"
 
 namespace dtrain {
 
 // Collective. The power of two nearest to the count of rank 0's micro-batch, at least 1: exact to
 // multiply with, and the same on every rank whatever its own count.
 absl::StatusOr<double> AgreeOnLossUnit(comm::Group& group, int64_t count);
+
+// InvalidArgument: `loss` is no number that depends on a trainable parameter, or counts less than
+// 0.
+absl::Status CheckLoss(const Loss& loss);
 
 }  // namespace dtrain

@@ -12,8 +12,8 @@ namespace dtrain::ops {
 template <class Key, class Value>
 class MadeOnce {
  public:
-  // Gives what make() gave the first time. `make` runs under a lock; when it throws, the next call runs
-  // it again.
+  // Gives what make() gave the first time. `make` runs under a lock; when it throws, the next call
+  // runs it again.
   Value Get(const Key& key, absl::FunctionRef<Value()> make) {
     const std::lock_guard lock(mutex_);
     const auto found = made_.find(key);

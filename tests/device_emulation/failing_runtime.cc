@@ -32,6 +32,7 @@ cudaError_t cudaDriverGetVersion(int*) { return Fail(); }
 cudaError_t cudaRuntimeGetVersion(int*) { return Fail(); }
 cudaError_t cudaGetDevice(int*) { return Fail(); }
 cudaError_t cudaGetDeviceCount(int*) { return Fail(cudaErrorNoDevice); }
+cudaError_t cudaDeviceCanAccessPeer(int*, int, int) { return Fail(); }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int) { return Fail(); }
 cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult*) {

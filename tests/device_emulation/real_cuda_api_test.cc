@@ -55,8 +55,11 @@ std::vector<std::pair<std::string, Call>> Calls() {
       {"FreePinned", [](CudaApi& api) { return api.FreePinned(data); }},
       {"MemoryGranularity", [](CudaApi& api) { return api.MemoryGranularity(&bytes); }},
       {"ReserveAddresses", [](CudaApi& api) { return api.ReserveAddresses(&data, 1); }},
+      {"FreeAddresses", [](CudaApi& api) { return api.FreeAddresses(data, 1); }},
       {"CreateMemory", [](CudaApi& api) { return api.CreateMemory(&memory, 1); }},
+      {"DestroyMemory", [](CudaApi& api) { return api.DestroyMemory(memory); }},
       {"MapMemory", [](CudaApi& api) { return api.MapMemory(data, 1, memory); }},
+      {"UnmapMemory", [](CudaApi& api) { return api.UnmapMemory(data, 1); }},
       {"TryExportableMemory", [](CudaApi& api) { return api.TryExportableMemory(); }},
   };
 }

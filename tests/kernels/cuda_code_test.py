@@ -27,7 +27,6 @@ NARROW = {
     "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
     "ImageKernel": "is asked for, and never launched",
     "StartsKernel": "a binary search",
-    "SetClipKernel": "one number",
     "StepVerdictKernel": "one block over two numbers a rank",
     "TotalsKernel": "one block over a number a token",
     "TreeKernel": "a tree over one number for each 4,096 elements",
@@ -39,12 +38,11 @@ BOTH = {"BlockSquareSumsKernel", "MomentsKernel"}
 # What a wide form does not load or store.
 LOADS_NOTHING = {"FillBody": "only writes"}
 STORES_NOTHING = {
-    "AmaxKernel": "gives one number",
     "ScaleKernel": "gives two numbers",
     "SquarePartials": "gives one number a block",
     "BlockSquareSumsKernel": "gives a number for each 4,096 elements",
-    "RowsKernel<float, 8, true, false>": "gives two numbers a row",
-    "RowsKernel<dtrain::BFloat16, 8, true, false>": "gives two numbers a row",
+    "RowsKernel<float, 8, false>": "gives two numbers a row",
+    "RowsKernel<dtrain::BFloat16, 8, false>": "gives two numbers a row",
 }
 
 # Narrow accesses that a wide form has once, outside of its loops: how many at most.

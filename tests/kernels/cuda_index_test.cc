@@ -93,7 +93,7 @@ TEST(CudaIndex, RowsAreWalkedOnceInEveryWidth) {
 // of all blocks are all rows.
 void ExpectWholePlan(int64_t hidden, bool aligned) {
   const RowPlan plan = RowPlanOf(hidden, aligned);
-  const unsigned threads = plan.row_threads();
+  const unsigned threads = plan.team > 0 ? static_cast<unsigned>(plan.team) : plan.threads;
   ASSERT_EQ(plan.rows() * threads, plan.threads) << hidden;
   ASSERT_EQ(hidden % plan.lanes, 0) << "a thread's neighbours are all there or none";
   if (plan.team == 0) {
@@ -193,6 +193,28 @@ TEST(CudaIndex, GridsTakeEachElementOnce) {
         }
       }
     }
+  }
+}
+
+// The rows that bench/cuda_in_flight.py estimates, which has these numbers as PLANS.
+TEST(CudaIndex, RowsOfTheBenchmarksWidthsHaveThePlansThatItPrints) {
+  struct Expected {
+    int64_t hidden, tokens, chunks;
+    RowPlan plan;
+    unsigned rows;
+  };
+  for (const auto& [hidden, tokens, chunks, expected, rows] :
+       {Expected{128, 16 * 8192, 528, {8, 1, 256, 16}, 16},
+        Expected{768, 8192, 528, {8, 3, 256, 32}, 8},
+        Expected{4096, 8192, 264, {8, 2, 256, 0}, 1}}) {
+    SCOPED_TRACE(hidden);
+    const RowPlan plan = RowPlanOf(hidden, /*aligned=*/true);
+    EXPECT_EQ(plan.lanes, expected.lanes);
+    EXPECT_EQ(plan.steps, expected.steps);
+    EXPECT_EQ(plan.threads, expected.threads);
+    EXPECT_EQ(plan.team, expected.team);
+    EXPECT_EQ(plan.rows(), rows);
+    EXPECT_EQ(RowChunksCuda(tokens, hidden), chunks);
   }
 }
 

@@ -184,8 +184,6 @@ void TestFp8(cudaStream_t stream, Fp8Format format, int64_t n, int64_t shift, bo
     EXPECT_TRUE(gcodes.Read(stream).SameBits(codes));
     EXPECT_TRUE(same(gamax.Read(stream), amax)) << gamax.Read(stream) << " for " << amax;
   }
-  ASSERT_TRUE(AmaxCuda(n, {gsrc.get(), kDTypeOf<T>}, gamax.get(), stream).ok());
-  EXPECT_TRUE(same(gamax.Read(stream), AmaxCpu(n, {src.get(), kDTypeOf<T>}, SerialFor)));
   TestFp8Scale(stream, format, src, gsrc);
   CastFromFp8Cpu({.n = n, .format = format, .src = codes.get(), .dst = {back.get(), kDTypeOf<T>}},
                  kScale, SerialFor);

@@ -3,6 +3,10 @@
 // (emulated_main.cc). Here: the element-wise optimizers, the gradient's norm and the flat
 // operations; kernels_cuda_blocks_test.cc, _tokens_, _formats_, _updates_ and _matmul_test.cc have
 // the rest.
+#include <array>
+#include <cmath>
+#include <limits>
+
 #include "kernels/flat.h"
 #include "kernels/optimizer/adagrad.h"
 #include "kernels/optimizer/adamw.h"
@@ -18,6 +22,7 @@ namespace {
 using testing::Buffer;
 using testing::Cuda;
 using testing::Device;
+using testing::DeviceStruct;
 
 template <class G>
 void TestAdamW(cudaStream_t stream, int64_t n, int64_t shift) {
@@ -118,29 +123,6 @@ TEST_F(Cuda, OptimizersWithOneStateGiveTheBitsOfTheCpu) {
   }
 }
 
-TEST_F(Cuda, ClipSetsTheScaleOrSkipsTheStepOnTheDevice) {
-  for (const double square_sum : {16.0, 0.25, std::numeric_limits<double>::infinity(),
-                                  std::numeric_limits<double>::quiet_NaN()}) {
-    AdamWStepScalars scalars = MakeAdamWStepScalars({});
-    double* device_sum = nullptr;
-    AdamWStepScalars* device_scalars = nullptr;
-    ASSERT_CUDA(cudaMalloc(&device_sum, sizeof(double)));
-    ASSERT_CUDA(cudaMalloc(&device_scalars, sizeof(scalars)));
-    ASSERT_CUDA(cudaMemcpy(device_sum, &square_sum, sizeof(double), cudaMemcpyHostToDevice));
-    ASSERT_CUDA(cudaMemcpy(device_scalars, &scalars, sizeof(scalars), cudaMemcpyHostToDevice));
-    ASSERT_TRUE(AdamWSetClipCuda(device_sum, 0.5, 1.0, 1, device_scalars, stream_).ok());
-    ASSERT_CUDA(cudaStreamSynchronize(stream_));
-    ASSERT_CUDA(cudaMemcpy(&scalars, device_scalars, sizeof(scalars), cudaMemcpyDeviceToHost));
-    EXPECT_EQ(scalars.skip, std::isfinite(square_sum) ? 0 : 1);
-    if (std::isfinite(square_sum)) {
-      EXPECT_EQ(scalars.grad_scale,
-                static_cast<float>(0.5 * ClipFactor(0.5 * std::sqrt(square_sum), 1.0)));
-    }
-    cudaFree(device_sum);
-    cudaFree(device_scalars);
-  }
-}
-
 TEST_F(Cuda, AStepsVerdictSetsTheScalarsOfEveryGroup) {
   struct Memory {
     StepTally tallies[3] = {{1.5, 9.0}, {2.5, 16.0}, {3.0, 0.0}};
@@ -218,6 +200,43 @@ TEST_F(Cuda, SquareSumsAgreeFarFromOne) {
   for (const float largest : {0.0F, 1e-38F, 1e-22F, 1e-15F, 1e-14F, 1e17F, 1e19F, 3e38F}) {
     TestNorm<float>(stream_, 8193, 0, 0, largest);
     TestNorm<BFloat16>(stream_, 4095, 100, 1, largest);
+  }
+}
+
+// One element that is not finite, wherever it stands among the threads of a norm block: in the
+// first warp or another, in a wide step or in the elements behind it, beside numbers that fp32's
+// squares hold and beside such that they do not.
+template <class T>
+void TestNotFinite(cudaStream_t stream, float bad, int64_t at, int64_t shift, float largest) {
+  constexpr int64_t kCount = 4096 + 4095;
+  Buffer<T> x(kCount);
+  x.Fill(6, largest);
+  testing::Assign(x[at], bad);
+  const Device<T> device(x, shift);
+  const DeviceStruct<std::array<double, 3>> sums({});
+  double* const to = sums.get()->data();
+  ASSERT_TRUE(BlockSquareSumsCuda(device.get(), 0, kCount, to, stream).ok());
+  ASSERT_TRUE(TreeSumCuda(to, 2, to + 2, stream).ok());
+  const double total = sums.Read(stream)[2];
+  if (std::isnan(bad)) {
+    EXPECT_TRUE(std::isnan(total)) << total;
+  } else {
+    EXPECT_EQ(total, std::numeric_limits<double>::infinity());
+  }
+}
+
+TEST_F(Cuda, SquareSumsShowWhatIsNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kInfinity, -kInfinity, testing::kNan}) {
+    for (const int64_t at : {0, 1, 7, 255, 256, 2047, 4095, 4096, 8183, 8190}) {
+      for (const int64_t shift : {0, 1}) {
+        for (const float largest : {1.0F, 1e-22F, 1e19F}) {
+          SCOPED_TRACE(::testing::Message() << bad << " at " << at << " shift " << shift);
+          TestNotFinite<float>(stream_, bad, at, shift, largest);
+          TestNotFinite<BFloat16>(stream_, bad, at, shift, largest);
+        }
+      }
+    }
   }
 }
 

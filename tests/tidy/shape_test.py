@@ -40,6 +40,10 @@ KEPT = {
     "FlightRecord": "tests count the collectives of a step in it",
     "futex_calls": "a test counts calls of the kernel with it",
     "kept_bytes": "a test checks the bound of the cache with it",
+    "AdamWCpuBf16Grad": "./dev bench kernels measures bf16 gradients, which the engine sums in fp32",
+    "AdamWCudaBf16Grad": "likewise",
+    "CastFromFp8Cpu": "tests and benchmarks read FP8 codes with it; products read them themselves",
+    "CastFromFp8Cuda": "likewise",
     "under_way": "a test checks with it what a ring holds",
     "clients": "a test checks with it that connections are let go",
 }

@@ -127,8 +127,8 @@ CudaResult FakeCuda::Forbid() {
   return kCaptureUnsupported;
 }
 
-// By whatever thread: such a query conflicts with the capture in every mode (cuda_runtime_api.h at
-// cudaThreadExchangeStreamCaptureMode), where other queries are another thread's own affair.
+// Whichever thread asks: such a query conflicts with the capture in every mode (cuda_runtime_api.h
+// at cudaThreadExchangeStreamCaptureMode), where other queries are another thread's own affair.
 CudaResult FakeCuda::QueryCaptured(uint64_t capture) {
   std::lock_guard lock(mutex_);
   if (capture_ != nullptr && capture == captures_) {

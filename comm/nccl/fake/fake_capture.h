@@ -1,4 +1,4 @@
-// What FakeCuda records between the begin and the end of a stream's capture.
+// The record that FakeCuda keeps between the begin and the end of a stream's capture.
 //
 // Streams join as CUDA's do, by waiting for an event of a stream that takes part, and must have
 // been waited for at the end. How much of each stream has been waited for is kept as a clock: for
@@ -30,7 +30,8 @@ std::string FakeCaptureError(CudaResult result);
 
 struct FakeEvent;
 
-// What a launch runs, in the order of its recording, and the events that it records meanwhile.
+// The operations that a launch runs, in the order of their recording, and the events that it
+// records meanwhile.
 struct FakeGraph {
   std::vector<std::function<void()>> nodes;
   std::vector<std::shared_ptr<FakeEvent>> events;
@@ -40,7 +41,7 @@ class FakeCapture {
  public:
   using Clock = std::map<CudaStream*, size_t>;
 
-  // By the calling thread.
+  // The calling thread captures.
   explicit FakeCapture(CudaStream* origin) : origin_(origin) { clocks_[origin]; }
 
   CudaStream* origin() const { return origin_; }
@@ -60,7 +61,7 @@ class FakeCapture {
     graph_.events.push_back(std::move(event));
     Add(stream, std::move(operation));
   }
-  // What an event that is recorded on `stream` now stands for.
+  // The clock that an event stands for which is recorded on `stream` now.
   Clock Now(CudaStream* stream) { return clocks_[stream]; }
   // `stream` waits for such an event, and joins.
   void Wait(CudaStream* stream, const Clock& clock) {

@@ -153,7 +153,7 @@ CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
     }
   }
   if (capture != 0) {
-    return kCapturedEvent;  // What it stands for ended with its capture.
+    return kCapturedEvent;  // The work it stands for ended with its capture.
   }
   return Run(stream, [this, found, target] {
     std::unique_lock wait(found->mutex);
@@ -341,7 +341,13 @@ CudaResult FakeCuda::Free(std::map<char*, size_t>& blocks, void* data, const cha
 CudaResult FakeCuda::MallocDevice(void** data, size_t bytes) {
   return Malloc(device_blocks_, data, bytes);
 }
-CudaResult FakeCuda::FreeDevice(void* data) { return Free(device_blocks_, data, "cudaFree"); }
+CudaResult FakeCuda::FreeDevice(void* data) {
+  if (std::lock_guard lock(mutex_); capture_ != nullptr) {
+    capture_->Spoil();  // Whichever thread captures: freeing waits for the device.
+    return kCaptureUnsupported;
+  }
+  return Free(device_blocks_, data, "cudaFree");
+}
 CudaResult FakeCuda::MallocPinned(void** data, size_t bytes) {
   return Malloc(pinned_blocks_, data, bytes);
 }

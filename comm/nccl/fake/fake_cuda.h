@@ -95,20 +95,20 @@ class FakeCuda final : public CudaApi {
   int graph_launches() const { return graph_launches_; }
   // EventQuery calls so far, of all threads.
   int64_t event_queries() const { return event_queries_; }
-  // The current device of the calling thread.
+  // The calling thread's current device.
   int current_device() const;
   bool IsOnDevice(CudaStream* stream, int device);
-  // What a call does that waits: spoils a capture of the calling thread. The result that the call
-  // then gives, or kSuccess.
+  // Does what a call that waits does to a capture of the calling thread: spoils it. Gives the error
+  // that the call gives then; kSuccess where the thread captures nothing.
   CudaResult Forbid();
-  // From now on each operation of a stream with a thread starts so much later: what does not wait
-  // for it is early for certain.
+  // From now on each operation of a stream with a thread starts so much later, so that whoever does
+  // not wait for it is too early for certain.
   void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
   // After so many more, copies to or from pinned memory fail on streams with a thread.
   void FailCopiesAfter(int64_t copies) { copies_left_ = copies; }
-  // What DeviceFacts calls every device.
+  // Sets the name that DeviceFacts gives every device.
   void SetName(std::string name) { name_ = std::move(name); }
-  // What MemoryInfo says is free.
+  // Sets how much MemoryInfo says is free.
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
   // Memory that CreateMemory gives from now on, in all; more is out of memory.
   void LimitMemory(size_t bytes) { addresses_.Limit(bytes); }
@@ -126,7 +126,7 @@ class FakeCuda final : public CudaApi {
   std::vector<std::string> violations() const;
   // Device and pinned blocks, addresses, memory, streams, events and graphs not yet freed.
   int live_handles() const;
-  // Of MallocPinned blocks that were not freed.
+  // The size of all MallocPinned blocks that were not freed.
   size_t pinned_bytes() const;
 
  private:
@@ -145,9 +145,9 @@ class FakeCuda final : public CudaApi {
   // True: `operation` became part of the capture that `stream` takes part in.
   bool Record(CudaStream* stream, const std::function<void()>& operation);
   CudaResult Run(CudaStream* stream, std::function<void()> operation);
-  // What a query gives of an event that was recorded in that capture, which it spoils.
+  // The result of asking an event that was recorded in that capture, which the question spoils.
   CudaResult QueryCaptured(uint64_t capture);
-  // What was copied before `event`, which is done, is settled.
+  // Settles the first `host_copies` copies, which an event has shown to be done.
   void Settle(uint64_t host_copies);
   static bool Holds(const std::map<char*, size_t>& blocks, const void* data, size_t bytes);
   CudaResult Malloc(std::map<char*, size_t>& blocks, void** data, size_t bytes);

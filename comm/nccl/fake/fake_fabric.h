@@ -22,7 +22,7 @@ inline constexpr size_t kFakeChunkBytes = 16 << 10;
 
 enum class FakeKind : int { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kReceive };
 
-// What all ranks must agree on.
+// The facts of an operation that all ranks must agree on.
 struct FakeDescriptor {
   FakeKind kind = FakeKind::kAllReduce;
   NcclDType dtype = NcclDType::kFloat32;
@@ -36,13 +36,13 @@ struct FakeOperation {
   FakeDescriptor descriptor;
   const char* send = nullptr;
   char* receive = nullptr;
-  int peer = 0;         // Of kSend and kReceive.
-  double factor = 1.0;  // Of a pre-multiplied sum.
+  int peer = 0;         // The other rank of a kSend or kReceive.
+  double factor = 1.0;  // The factor of a pre-multiplied sum.
 };
 
 struct FakeMailbox {
   std::atomic<int> full;
-  uint64_t count;  // Of the whole message.
+  uint64_t count;  // Elements of the whole message.
   NcclDType dtype;
   char data[kFakeChunkBytes];
 };

@@ -151,7 +151,7 @@ NcclResult FakeNccl::CommInitRankScalable(NcclComm** comm, int ranks,
     std::lock_guard lock(mutex_);
     calls_.push_back("CommInitRankScalable");
   }
-  // Which id a rank meets at matters to NCCL's bootstrap alone: here the first stands for all.
+  // The id that a rank meets at matters to NCCL's bootstrap alone, so the first stands for all.
   return CommInitRankConfig(comm, ranks, ids[0], rank, name);
 }
 

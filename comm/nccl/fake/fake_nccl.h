@@ -25,7 +25,7 @@ namespace dtrain::comm {
 
 struct FakeNcclFaults {
   bool init_hangs = false;        // Never leaves kInProgress.
-  bool no_scalable_init = false;  // As NCCL before 2.23.
+  bool no_scalable_init = false;  // Behaves as NCCL before 2.23.
   int hanging_operation = -1;     // Index of the operation (from 0) that never ends.
   int async_error_after = -1;     // Operations after which every communicator is broken.
   NcclResult async_error = NcclResult::kRemoteError;
@@ -82,7 +82,7 @@ class FakeNccl final : public NcclApi {
                                   NcclComm* comm) override;
   NcclResult RedOpDestroy(NcclReduceOp op, NcclComm* comm) override;
 
-  // What was used wrongly, in order. A test ends with EXPECT_THAT(violations(), IsEmpty()).
+  // Wrong uses so far, in order. A test ends with EXPECT_THAT(violations(), IsEmpty()).
   std::vector<std::string> violations() const;
   // The calls so far by name, in order: "AllReduce", "CommRegister", ...
   std::vector<std::string> calls() const;
@@ -104,7 +104,7 @@ class FakeNccl final : public NcclApi {
   NcclResult Violation(const std::string& text);
   struct ThreadGroup;
   static ThreadGroup& thread_group();
-  static constexpr size_t kEveryRank = ~size_t{0};  // As many parts as there are ranks.
+  static constexpr size_t kEveryRank = ~size_t{0};  // Stands for as many parts as there are ranks.
   // Checks that `send` and `receive` hold so many parts of the operation's count, then queues it.
   NcclResult Start(const char* call, NcclComm* comm, CudaStream* stream, FakeOperation operation,
                    size_t send_parts, size_t receive_parts);

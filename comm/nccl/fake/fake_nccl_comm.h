@@ -49,7 +49,7 @@ class FakeNcclComm {
   bool finalizing = false;
   std::unique_ptr<FakeSplit> split;  // Under way.
   std::vector<std::unique_ptr<FakeRegistration>> registrations;
-  std::map<int, double> factors;  // Of pre-multiplied sums, by op.
+  std::map<int, double> factors;  // The factors of pre-multiplied sums, by op.
   int next_op = static_cast<int>(NcclReduceOp::kMin) + 2;
   std::unique_ptr<FakeExchange> exchange;
 };

@@ -49,7 +49,7 @@ struct FakeEvent {
   uint64_t recorded = 0;
   uint64_t done = 0;
   bool in_graph = false;     // The last record is a graph's.
-  uint64_t host_copies = 0;  // Of the host's stream, before the last record on it.
+  uint64_t host_copies = 0;  // Copies on the host's stream before the last record on it.
   // Recorded in a capture: its number, from 1, and what came before. 0: outside of any.
   uint64_t capture = 0;
   FakeCapture::Clock captured;

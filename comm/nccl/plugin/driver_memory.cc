@@ -10,7 +10,7 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr unsigned int kSince = 10020;  // CUDA 10.2 brought them, as they still are.
+constexpr unsigned int kSince = 10020;  // CUDA 10.2 brought these functions in their present form.
 constexpr unsigned int kAttributesSince = 2000;
 
 // The driver's own errors are no last error of the runtime.
@@ -63,7 +63,7 @@ const Functions& Driver() {
   return functions;
 }
 
-// On the current device.
+// Sets `location` to the current device.
 CudaResult Place(CUmemLocation& location) {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);
@@ -72,11 +72,12 @@ CudaResult Place(CUmemLocation& location) {
   return Told(error);
 }
 
-// OK, or why the driver's functions are not there.
+// An error says why the driver's functions cannot be called.
+CudaResult Found() { return Told(Driver().found); }
+// The same, and makes the current device's context, which the driver wants.
 CudaResult Ready() {
-  const Functions& driver = Driver();
-  return driver.found == cudaSuccess ? Told(cudaFree(nullptr))  // Makes the context.
-                                     : Told(driver.found);
+  const CudaResult found = Found();
+  return found == CudaResult::kSuccess ? Told(cudaFree(nullptr)) : found;
 }
 
 CudaResult Properties(CUmemAllocationProp& properties) {
@@ -87,15 +88,24 @@ CudaResult Properties(CUmemAllocationProp& properties) {
   return Place(properties.location);
 }
 
+bool Has(CUdevice device, CUdevice_attribute attribute) {
+  int value = 0;
+  return Driver().attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+constexpr auto kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+// The properties that ncclMemAlloc asks for (NCCL 2.28, src/allocator.cc).
 CudaResult ExportableProperties(CUmemAllocationProp& properties) {
   if (const CudaResult result = Properties(properties); result != CudaResult::kSuccess) {
     return result;
   }
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  int rdma = 0;
-  const CUresult asked = Driver().attribute(
-      &rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, properties.location.id);
-  properties.allocFlags.gpuDirectRDMACapable = asked == CUDA_SUCCESS && rdma != 0 ? 1 : 0;
+  const CUdevice device = properties.location.id;
+  const bool fabric = Has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  properties.requestedHandleTypes =
+      fabric ? static_cast<CUmemAllocationHandleType>(CU_MEM_HANDLE_TYPE_FABRIC | kFile) : kFile;
+  const bool rdma = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  properties.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
   return CudaResult::kSuccess;
 }
 
@@ -106,29 +116,64 @@ CudaResult CreateWith(const CUmemAllocationProp& properties, CudaMemory** memory
   return Result(made);
 }
 
+CudaResult GranularityOf(const CUmemAllocationProp& properties, size_t* bytes) {
+  return Result(Driver().granularity(bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+}
+
+// `alignment` 0: the driver's own.
+CudaResult ReserveAt(void** data, size_t bytes, size_t alignment) {
+  CUdeviceptr address = 0;
+  const CUresult result = Driver().reserve(&address, bytes, alignment, 0, 0);
+  *data = reinterpret_cast<void*>(address);
+  return Result(result);
+}
+
+CudaResult Allow(void* data, size_t bytes, const CUmemLocation& device) {
+  const CUmemAccessDesc access{.location = device, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return Result(Driver().set_access(Address(data), bytes, &access, 1));
+}
+
+// Gives the other devices that can reach the current one access to its memory. A device that is
+// refused does without: only transports between devices of one process would use it.
+void AllowPeers(void* data, size_t bytes) {
+  CUmemLocation mine{};
+  int count = 0;
+  if (Place(mine) != CudaResult::kSuccess ||
+      Told(cudaGetDeviceCount(&count)) != CudaResult::kSuccess) {
+    return;
+  }
+  for (int device = 0; device < count; ++device) {
+    int reaches = 0;
+    if (device != mine.id &&
+        Told(cudaDeviceCanAccessPeer(&reaches, device, mine.id)) == CudaResult::kSuccess &&
+        reaches != 0) {
+      (void)Allow(data, bytes, {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device});
+    }
+  }
+}
+
 }  // namespace
 
 CudaResult DriverMemory::Granularity(size_t* bytes) {
   CUmemAllocationProp properties{};
   const CudaResult result = Properties(properties);
-  return result != CudaResult::kSuccess
-             ? result
-             : Result(
-                   Driver().granularity(bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+  return result == CudaResult::kSuccess ? GranularityOf(properties, bytes) : result;
+}
+
+CudaResult DriverMemory::ExportableGranularity(size_t* bytes) {
+  CUmemAllocationProp properties{};
+  const CudaResult result = ExportableProperties(properties);
+  return result == CudaResult::kSuccess ? GranularityOf(properties, bytes) : result;
 }
 
 CudaResult DriverMemory::Reserve(void** data, size_t bytes) {
-  if (const CudaResult ready = Ready(); ready != CudaResult::kSuccess) {
-    return ready;
-  }
-  CUdeviceptr address = 0;
-  const CUresult result = Driver().reserve(&address, bytes, 0, 0, 0);
-  *data = reinterpret_cast<void*>(address);
-  return Result(result);
+  const CudaResult ready = Ready();
+  return ready == CudaResult::kSuccess ? ReserveAt(data, bytes, /*alignment=*/0) : ready;
 }
 
 CudaResult DriverMemory::Free(void* data, size_t bytes) {
-  return Result(Driver().free(Address(data), bytes));
+  const CudaResult found = Found();
+  return found == CudaResult::kSuccess ? Result(Driver().free(Address(data), bytes)) : found;
 }
 
 CudaResult DriverMemory::Create(CudaMemory** memory, size_t bytes) {
@@ -139,51 +184,69 @@ CudaResult DriverMemory::Create(CudaMemory** memory, size_t bytes) {
 
 CudaResult DriverMemory::CreateExportable(CudaMemory** memory, size_t bytes) {
   CUmemAllocationProp properties{};
-  const CudaResult result = ExportableProperties(properties);
-  return result == CudaResult::kSuccess ? CreateWith(properties, memory, bytes) : result;
+  CudaResult result = ExportableProperties(properties);
+  if (result != CudaResult::kSuccess) {
+    return result;
+  }
+  result = CreateWith(properties, memory, bytes);
+  if (result == CudaResult::kSuccess || result == CudaResult::kOutOfMemory ||
+      properties.requestedHandleTypes == kFile) {
+    return result;
+  }
+  // The device has fabric handles, but the system lacks what they need: an IMEX channel, say.
+  properties.requestedHandleTypes = kFile;
+  return CreateWith(properties, memory, bytes);
 }
 
 CudaResult DriverMemory::Destroy(CudaMemory* memory) {
-  return Result(Driver().release(Native(memory)));
+  const CudaResult found = Found();
+  return found == CudaResult::kSuccess ? Result(Driver().release(Native(memory))) : found;
 }
 
 CudaResult DriverMemory::Map(void* data, size_t bytes, CudaMemory* memory) {
-  CUmemAccessDesc access{};
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (const CudaResult placed = Place(access.location); placed != CudaResult::kSuccess) {
+  CUmemLocation device{};
+  if (const CudaResult placed = FirstError(Found(), Place(device));
+      placed != CudaResult::kSuccess) {
     return placed;
   }
   if (const CUresult mapped = Driver().map(Address(data), bytes, 0, Native(memory), 0);
       mapped != CUDA_SUCCESS) {
     return Result(mapped);
   }
-  const CUresult allowed = Driver().set_access(Address(data), bytes, &access, 1);
-  if (allowed != CUDA_SUCCESS) {
+  const CudaResult allowed = Allow(data, bytes, device);
+  if (allowed != CudaResult::kSuccess) {
     (void)Driver().unmap(Address(data), bytes);
   }
-  return Result(allowed);
+  return allowed;
 }
 
-CudaResult DriverMemory::MapAnywhere(void** data, size_t bytes, CudaMemory* memory) {
-  CudaResult result = Reserve(data, bytes);
+CudaResult DriverMemory::MapAnywhereForPeers(void** data, size_t bytes, CudaMemory* memory) {
+  size_t granule = 0;
+  CudaResult result = ExportableGranularity(&granule);
+  if (result == CudaResult::kSuccess) {
+    result = ReserveAt(data, bytes, granule);
+  }
   if (result != CudaResult::kSuccess) {
     return result;
   }
   result = Map(*data, bytes, memory);
   if (result != CudaResult::kSuccess) {
     (void)Free(*data, bytes);
+    return result;
   }
+  AllowPeers(*data, bytes);
   return result;
 }
 
 CudaResult DriverMemory::Unmap(void* data, size_t bytes) {
-  return Result(Driver().unmap(Address(data), bytes));
+  const CudaResult found = Found();
+  return found == CudaResult::kSuccess ? Result(Driver().unmap(Address(data), bytes)) : found;
 }
 
 CudaResult DriverMemory::TryExportable() {
   size_t bytes = 0;
   CudaMemory* memory = nullptr;
-  CudaResult result = Granularity(&bytes);
+  CudaResult result = ExportableGranularity(&bytes);
   if (result == CudaResult::kSuccess) {
     result = CreateExportable(&memory, bytes);
   }
@@ -191,7 +254,7 @@ CudaResult DriverMemory::TryExportable() {
     return result;
   }
   void* data = nullptr;
-  result = MapAnywhere(&data, bytes, memory);
+  result = MapAnywhereForPeers(&data, bytes, memory);
   if (result == CudaResult::kSuccess) {
     result = Unmap(data, bytes);
     result = FirstError(result, Free(data, bytes));

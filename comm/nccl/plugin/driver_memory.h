@@ -9,19 +9,21 @@
 namespace dtrain::comm {
 
 // Does what CudaApi's calls of the same names do. Errors of the driver have the runtime's numbers.
-// Other processes may be given a handle of exportable memory, which suits GPUDirect RDMA where the
-// device has that.
+// Exportable memory has handles for other processes, those of NVLink fabrics too where the device
+// and the system have them, and suits GPUDirect RDMA where the device has that.
 class DriverMemory {
  public:
   static CudaResult Granularity(size_t* bytes);
+  static CudaResult ExportableGranularity(size_t* bytes);
   static CudaResult Reserve(void** data, size_t bytes);
   static CudaResult Free(void* data, size_t bytes);
   static CudaResult Create(CudaMemory** memory, size_t bytes);
   static CudaResult CreateExportable(CudaMemory** memory, size_t bytes);
   static CudaResult Destroy(CudaMemory* memory);
   static CudaResult Map(void* data, size_t bytes, CudaMemory* memory);
-  // Reserves addresses for the first `bytes` of `memory` and maps it there.
-  static CudaResult MapAnywhere(void** data, size_t bytes, CudaMemory* memory);
+  // Reserves addresses for the first `bytes` of exportable `memory` and maps it there. The current
+  // device may use it, and so may its peers: the process's other devices that can reach it.
+  static CudaResult MapAnywhereForPeers(void** data, size_t bytes, CudaMemory* memory);
   static CudaResult Unmap(void* data, size_t bytes);
   static CudaResult TryExportable();
 };

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/numeric/square_sum.h"
 #include "comm/nccl/plugin/nccl_kernels_cuda.h"
 #include "comm/nccl/plugin/nccl_kernels_index.h"
 
@@ -119,15 +118,13 @@ __device__ double BlockSum(double value) {
 template <int kLanes, typename T>
 __global__ void __launch_bounds__(kThreads)
     SquarePartials(const T* data, size_t count, double* partials) {
-  double sum = 0;
+  LongSquareSum squares = {};
   Each<kLanes>(count, [&](auto lanes, size_t i) {
     constexpr int kMine = sizeof(lanes) / sizeof(float);
     lanes = Load<kMine>(data + i);
-    PairedSquareSum squares = {};
     squares.template Add<kMine>(lanes.v);
-    sum += squares.sum();
   });
-  sum = BlockSum(sum);
+  const double sum = BlockSum(squares.sum());
   if (threadIdx.x == 0) {
     partials[blockIdx.x] = sum;
   }
@@ -183,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int lane = 0; lane < kMine; ++lane) {
-      total.v[lane] *= scale;
+      total.v[lane] = __fmul_rn(total.v[lane], scale);
     }
     Store(total, output + i);
   });

@@ -1,10 +1,11 @@
-// Which elements a thread of the plugin's kernels takes: plain arithmetic that they and a test on
-// the CPU share, which shows for every count that each element is taken once.
+// Which elements a thread of the plugin's kernels takes, and how it sums their squares: plain
+// arithmetic that the kernels share with a test on the CPU.
 #pragma once
 
 #include <cstddef>
 
 #include "base/numeric/host_device.h"
+#include "base/numeric/square_sum.h"
 
 namespace dtrain::comm {
 
@@ -35,5 +36,27 @@ DT_HOST_DEVICE constexpr NcclKernelSpan NcclKernelSpanOf(size_t count, int lanes
   const size_t whole = count / width * width;
   return {mine * width, threads * width, whole, whole + mine, threads};
 }
+
+// A sum of squares of any number of elements, initialised with {}. It takes fp64 once for as many
+// elements as a PairedSquareSum may hold.
+struct LongSquareSum {
+  static constexpr int kHeldMax = 4096;
+
+  PairedSquareSum held;
+  int count;  // Elements in `held`.
+  double before;
+
+  template <int kCount>
+  DT_HOST_DEVICE void Add(const float* x) {
+    if (count + kCount > kHeldMax) {
+      before += held.sum();
+      held = {};
+      count = 0;
+    }
+    held.Add<kCount>(x);
+    count += kCount;
+  }
+  DT_HOST_DEVICE double sum() const { return before + held.sum(); }
+};
 
 }  // namespace dtrain::comm

@@ -1,4 +1,4 @@
-// What libdtrain_cuda.so gives to the program that opens it: one C symbol, one table.
+// The one C symbol of libdtrain_cuda.so, and the table that it gives to the program that opens it.
 //
 // Both sides are built from one tree; `version` is compared, so that a plugin of another build is
 // refused and not called with a wrong layout.

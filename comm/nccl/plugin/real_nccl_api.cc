@@ -27,7 +27,7 @@ struct Functions {
   decltype(&ncclGetLastError) get_last_error;
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config;
-  // As nccl.h 2.23 declares it, which may be later than the header here; null where it is missing.
+  // Declared as in nccl.h 2.23, which may be later than the header here. Null where NCCL has none.
   ncclResult_t (*comm_init_rank_scalable)(ncclComm_t*, int, int, int, ncclUniqueId*, ncclConfig_t*);
   decltype(&ncclCommGetAsyncError) comm_get_async_error;
   decltype(&ncclCommFinalize) comm_finalize;

@@ -12,8 +12,13 @@ namespace {
 CudaResult WaitForDevice(int device) {
   int before = 0;
   CudaResult result = Told(cudaGetDevice(&before));
-  result = FirstError(result, Told(cudaSetDevice(device)));
-  result = FirstError(result, Told(cudaDeviceSynchronize()));
+  if (result != CudaResult::kSuccess) {
+    return result;
+  }
+  result = Told(cudaSetDevice(device));
+  if (result == CudaResult::kSuccess) {
+    result = Told(cudaDeviceSynchronize());
+  }
   return FirstError(result, Told(cudaSetDevice(before)));
 }
 
@@ -23,7 +28,8 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
   size_t granule = 0;
   int device = 0;
   CudaMemory* memory = nullptr;
-  CudaResult result = FirstError(DriverMemory::Granularity(&granule), Told(cudaGetDevice(&device)));
+  CudaResult result =
+      FirstError(DriverMemory::ExportableGranularity(&granule), Told(cudaGetDevice(&device)));
   if (result != CudaResult::kSuccess || bytes < granule) {
     return Told(cudaMalloc(data, bytes));
   }
@@ -33,7 +39,7 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
     return result;
   }
   if (result == CudaResult::kSuccess) {
-    result = DriverMemory::MapAnywhere(data, whole, memory);
+    result = DriverMemory::MapAnywhereForPeers(data, whole, memory);
     if (result != CudaResult::kSuccess) {
       (void)DriverMemory::Destroy(memory);
     }
@@ -55,10 +61,19 @@ CudaResult ShareableMemory::Free(void* data) {
       return Told(cudaFree(data));
     }
     block = found->second;
-    blocks_.erase(found);
   }
-  CudaResult result = WaitForDevice(block.device);
-  result = FirstError(result, DriverMemory::Unmap(data, block.bytes));
+  // Work that is still queued may use the block, so it stays as it is when the wait fails, as
+  // cudaFree frees nothing then.
+  if (const CudaResult waited = WaitForDevice(block.device); waited != CudaResult::kSuccess) {
+    return waited;
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    if (blocks_.erase(data) == 0) {
+      return CudaResult::kInvalidValue;  // Another thread has freed it meanwhile.
+    }
+  }
+  CudaResult result = DriverMemory::Unmap(data, block.bytes);
   result = FirstError(result, DriverMemory::Free(data, block.bytes));
   return FirstError(result, DriverMemory::Destroy(block.memory));
 }

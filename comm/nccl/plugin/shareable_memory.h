@@ -1,5 +1,5 @@
-// Device memory of which NCCL can give the other processes of its node a handle. Registering memory
-// of cudaMalloc, which has none, does nothing within a node.
+// Device memory that NCCL can share with other processes by a handle, as memory of ncclMemAlloc.
+// Memory of cudaMalloc has no such handle, and registering it does nothing within a node.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,12 @@ namespace dtrain::comm {
 // Thread-safe.
 class ShareableMemory {
  public:
-  // Falls back to cudaMalloc for less than the driver's granularity and where such memory is
-  // refused. Out of memory is told, not tried again.
+  // Rounds up to the driver's granularity (2 MiB). Falls back to cudaMalloc for less than that and
+  // where such memory is refused. Running out of memory is an error at once.
   CudaResult Malloc(void** data, size_t bytes);
-  // Waits for the device first.
+  // Waits for the block's device first, and frees nothing where that wait fails. REQUIRES: no
+  // stream of the device is captured, by whatever thread: CUDA forbids to wait for such a device,
+  // and trying spoils the capture.
   CudaResult Free(void* data);
 
  private:

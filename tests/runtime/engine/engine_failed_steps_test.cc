@@ -19,12 +19,14 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/work_state.h"
 #include "dtrain/engine.h"
 #include "runtime/job/job_state.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "tests/testing/passing_group.h"
+#include "torch/nn/module.h"
 
 namespace dtrain::engine_failed_steps_test {
 namespace {
@@ -384,6 +386,60 @@ TEST(EngineFailedSteps, WhatFailsOnOneRankBehindTheAgreementEndsTheOthersAtOnce)
   }
   const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begun) * 1e-9;
   EXPECT_LT(seconds, 120) << "and not after a wait of ten minutes";
+}
+
+class FailedWork final : public comm::WorkState {
+ public:
+  absl::Status Wait(Deadline /*deadline*/) override {
+    return absl::InternalError("the first reduction, on purpose");
+  }
+  bool Done() const override { return true; }
+  int64_t DurationNanos() const override { return 0; }
+};
+
+// Its first reduction fails.
+class FailingReduction final : public testing::PassingGroup {
+ public:
+  explicit FailingReduction(std::unique_ptr<comm::Group> under)
+      : PassingGroup(*under), owned_(std::move(under)) {}
+  absl::StatusOr<comm::Work> ReduceScatter(comm::Buffer input, comm::Buffer output,
+                                           comm::ReduceOp op,
+                                           const comm::CollectiveOptions& options) override {
+    if (std::exchange(failed_, true)) {
+      return PassingGroup::ReduceScatter(input, output, op, options);
+    }
+    return comm::Work(std::make_shared<FailedWork>());
+  }
+
+ private:
+  const std::unique_ptr<comm::Group> owned_;
+  bool failed_ = false;
+};
+
+// Two weights that a loss uses and one that it does not, a bucket each.
+struct OneUnused : torch::nn::Module {
+  at::Tensor unused = register_parameter("unused", at::ones({4096}));
+  at::Tensor first = register_parameter("first", at::ones({4096}));
+  at::Tensor second = register_parameter("second", at::ones({4096}));
+};
+
+// Stage 2 has two slots of buckets: the unused weight's zeros want the first one, whose reduction
+// has failed by then.
+TEST(EngineFailedSteps, AReductionThatFailsBeforeItsSlotIsUsedAgainFailsTheStep) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  auto job = *testing::MakeChainJob(
+      nullptr, folder.path(), {.stage = 2, .more = {"zero_optimization.reduce_bucket_size=4096"}});
+  std::unique_ptr<comm::Group>& group = job->state().group;
+  group = std::make_unique<FailingReduction>(std::move(group));
+  OneUnused model;
+  auto engine = *Engine::Create(*job, model);
+  testing::Tokens source;
+  const auto report = engine->Step(source, [&](const at::Tensor& tokens) -> Loss {
+    return {(model.first * model.second).sum(), tokens.size(0)};
+  });
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kInternal) << report.status();
+  EXPECT_THAT(std::string(report.status().message()), HasSubstr("the first reduction, on purpose"));
 }
 
 }  // namespace
