@@ -254,7 +254,7 @@ class CudaCode(unittest.TestCase):
         wanted = set()
         for folder in ("kernels", "comm/nccl"):
             with open(f"{SOURCE}/{folder}/CMakeLists.txt", encoding="utf-8") as file:
-                wanted |= set(re.findall(r"^\s+(?:plugin/)?(\w+\.cu)\)?$", file.read(), re.MULTILINE))
+                wanted |= set(re.findall(r"^\s+(?:\w+/)?(\w+\.cu)\)?$", file.read(), re.MULTILINE))
         self.assertGreater(len(wanted), 10)
         self.assertEqual(set(self.sources) & wanted, wanted, "objects are missing: build first")
         found = {(source, arch) for source, usage in self.usage.items() for arch, _ in usage}
