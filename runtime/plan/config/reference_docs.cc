@@ -63,8 +63,9 @@ constexpr struct {
 
 // The last line of a page says how to change it.
 std::string Source(const char* page, const char* table) {
-  return absl::StrFormat("\n`dtrain config docs %s` writes this page from `runtime/plan/%s.cc`.\n",
-                         page, table);
+  return absl::StrFormat(
+      "\n`dtrain config docs %s` writes this page from `runtime/plan/config/%s.cc`.\n", page,
+      table);
 }
 
 }  // namespace
