@@ -63,7 +63,7 @@ class EngineState {
   // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
   double loss_unit = 0;
   int zero_stage = 0;
-  int64_t step = 0;  // Steps finished.
+  int64_t step = 0;     // Steps finished.
   int64_t updates = 0;  // Steps that changed weights: bias correction goes by them.
   int64_t skipped = 0;
   // With optimizer.skip_unused_parameters, by entry of the layout: of the updates, those that left
