@@ -41,8 +41,8 @@ class Console {
   void Refresh();
   // Leaves the latest progress line for good, on a line of its own; no Refresh brings it back.
   void LeaveProgress();
-  // As LeaveProgress, and on a terminal the next line starts at the left edge whatever was typed
-  // there.
+  // Leaves the progress line; on a terminal the next line starts at the left edge whatever was
+  // typed there.
   void StartLine();
   // Width of the longest progress line: the terminal's columns less three, because the "^C" of a
   // Ctrl-C is echoed after it, and a wrapped line cannot be rewritten. 0 without a terminal: any

@@ -15,7 +15,7 @@
 namespace dtrain::bench {
 
 constexpr int64_t kHidden = 2048;  // Columns of the operations that work on rows.
-constexpr int64_t kHeadDim = 128;  // Of an attention head; sixteen heads make such a row.
+constexpr int64_t kHeadDim = 128;  // An attention head's; a row of kHidden has 16.
 constexpr int kStreamsMax = 6;
 
 // Streams of `elements` numbers each, up to four bytes wide: kernel and probe run in the same

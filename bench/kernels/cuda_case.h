@@ -19,7 +19,7 @@
 namespace dtrain::bench {
 
 constexpr int64_t kHidden = 4096;
-constexpr int64_t kHeadDim = 128;  // Of an attention head; 32 heads make a row of kHidden.
+constexpr int64_t kHeadDim = 128;  // An attention head's; a row of kHidden has 32.
 constexpr int64_t kVocab = 32768;
 constexpr int kStreams = 6;
 

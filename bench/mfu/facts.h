@@ -32,7 +32,7 @@ struct MfuFacts {
   std::string device;  // "cpu: AMD EPYC ...", "NVIDIA H100 80GB HBM3".
   bool on_gpu = false;
   int ranks = 1;
-  int threads = 1;              // Of each rank.
+  int threads = 1;              // A rank's.
   double peak_flops_per_s = 0;  // Mean of a rank.
   std::string peak_source;      // A datasheet, --peak-tflops, or the GEMM rate of this run.
   bool peak_is_gemm_rate = false;

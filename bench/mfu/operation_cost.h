@@ -39,7 +39,7 @@ struct OperationGroup {
   OperationCost each;
   Work work = Work::kGemm;
   int64_t calls = 0;
-  double seconds = 0;  // Of all calls together.
+  double seconds = 0;  // All calls together.
 
   double flops_per_s() const { return seconds > 0 ? each.flop * double(calls) / seconds : 0; }
   double flop_per_byte() const { return each.bytes > 0 ? each.flop / each.bytes : 0; }

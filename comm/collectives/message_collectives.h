@@ -64,7 +64,7 @@ class MessageCollectives final : public Backend {
   // The same for a call that waits for `awaited` in shared memory.
   absl::Status NameTheMissing(const absl::Status& timed_out, absl::Span<const int> awaited,
                               const WaitContext& context);
-  // As PollPeers(), while a call waits in shared memory; peers that ask are told `awaited`.
+  // The same while a call waits in shared memory; peers that ask are told `awaited`.
   absl::Status PollPeers(absl::FunctionRef<std::vector<int>()> awaited);
 
   void SetFollowing(std::function<std::optional<CallHeader>()> following) override {

@@ -59,7 +59,7 @@ struct Lanes {
     }
     return a;
   }
-  // As the instruction maxps, gives the second operand if neither is greater; a NaN in either
+  // Like the instruction maxps, it gives the second operand if neither is greater; a NaN in either
   // survives.
   static Lanes Max(Lanes a, Lanes b) {
     for (size_t i = 0; i < 16; ++i) {

@@ -45,7 +45,7 @@ struct NcclPending {
   uint64_t sequence = 0;                     // A collective's number: the same on every rank.
   int peer = -1;                             // A send's or receive's other rank.
   std::string what;                          // "all_reduce of 1024 fp32 (sum) \"bucket 3\"".
-  absl::Duration timeout;                    // As configured, or given with the call; it runs
+  absl::Duration timeout;                    // The configured one, or the call's; it runs
   Deadline deadline = Deadline::Infinite();  // from the call on.
   bool learns = true;                        // Once it has begun, its limit is the learnt one.
   // Copied when the call is done. Both are null, or neither.

@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<StagedGroup>> StagedGroup::Create(
 
 StagedGroup::~StagedGroup() {
   if (worker_ != nullptr) {
-    host_->Abort("the staged group was destroyed");  // What is under way ends at once.
+    host_->Abort("the staged group was destroyed");  // Collectives under way end at once.
     worker_.reset();
   }
   if (stream_ != nullptr) {

@@ -12,18 +12,18 @@
 
 namespace dtrain {
 
-// What one rank brings. Fixed size, sent as bytes.
+// A rank's part of the agreement. Fixed size, sent as bytes.
 struct StepVote {
   double loss_sum = 0;
   int64_t count = 0;          // Samples behind loss_sum.
   int64_t samples = 0;        // In this rank's micro-batches, for rates; an evaluation's batches.
   int64_t step = 0;           // Steps finished before this one.
-  uint64_t epoch = 0;         // Of the group.
-  double sum_of_squares = 0;  // Of the reduced gradient: equal on every rank, unless of_shard.
+  uint64_t epoch = 0;         // The group's.
+  double sum_of_squares = 0;  // The reduced gradient's: equal on every rank, unless of_shard.
   int32_t stop_signal = 0;
   int32_t failed = 0;    // This rank's step failed before the update.
   int32_t of_shard = 0;  // sum_of_squares is of this rank's shard alone.
-  // Of how many parameters that this rank's loss did not use it wants to know whether others did.
+  // How many parameters this rank's loss did not use and wants to compare with the others.
   int32_t unused_parameters = 0;
   int32_t buffers_changed = 0;  // This rank wrote to buffers of the module.
   // In an evaluation: this rank has a batch for what follows, or it must run the loss function like
@@ -64,7 +64,8 @@ absl::StatusOr<StepVerdict> Agree(comm::Group& group, const StepVote& vote,
 // The decision alone: pure.
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes);
 
-// Marks a failure to which all ranks have come together, so that none waits for another.
+// Marks a failure to which all ranks have come together, so that none waits for another; OK stays
+// OK.
 absl::Status OnAllRanks(absl::Status failure);
 // Whether `failure` has the mark, which is removed.
 bool TakeMark(absl::Status& failure);

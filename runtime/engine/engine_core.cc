@@ -71,7 +71,7 @@ void EngineCore::Begin() {
     codes_->Open(lasting ? ops::KeptWeightCodes::Lifetime::kLasting
                          : ops::KeptWeightCodes::Lifetime::kOpening);
   }
-  TakeWaitedSeconds(state_);  // Of an evaluation or a save: no part of the step.
+  TakeWaitedSeconds(state_);  // The time of an evaluation or a save is no part of the step.
   recorder_->BeginStep();
 }
 
@@ -99,7 +99,6 @@ absl::StatusOr<StepReport> EngineCore::Step(const StepCalls& calls, Tracked* dat
   } else {
     failure = FailStep(failure);
   }
-  Abandon();
   DropAllGathered(state_).IgnoreError();  // The step's own error says more.
   DT_RETURN_IF_ERROR(transaction.Rollback());
   return failure;
@@ -262,7 +261,6 @@ absl::Status EngineCore::Backward(const Loss& loss, const BackwardOptions& optio
   }
   if (!status.ok()) {
     status = FailStep(status);
-    Abandon();  // Nothing takes gradients from this backward any more.
   }
   return status;
 }
@@ -284,7 +282,7 @@ absl::Status EngineCore::EndMicroBatch(int64_t loss_count, const BackwardOptions
   DT_RETURN_IF_ERROR(BackgroundStatus());
   EndPass(state_);
   DT_RETURN_IF_ERROR(BackgroundStatus());
-  BeginPass(state_, plan::GatherSchedule::Pass::kTraining);  // What follows is the next forward.
+  BeginPass(state_, plan::GatherSchedule::Pass::kTraining);  // The next forward follows.
   return gradients_->FinishBackward();
 }
 
@@ -368,7 +366,7 @@ absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
   const ScopedPhase phase("dtrain::wait", step_.report.exposed_comm_s);
   // A gather that could not start leaves the ranks at different collectives.
   DT_RETURN_IF_ERROR(LiveStatus(state_));
-  // What else failed on this rank alone: the agreement tells the others.
+  // The agreement tells the others of any other failure of this rank alone.
   absl::Status failure = health_.failure();
   failure.Update(gradients_->status());
   if (activations_ != nullptr) {
@@ -379,23 +377,18 @@ absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
                 .step = state_.step,
                 .epoch = job_.group().epoch(),
                 .failed = failure.ok() ? 0 : 1};
-  absl::Status agreed = strategy_->Fill(vote);
+  const absl::Status filled = strategy_->Fill(vote);
   vote.stop_signal = job_.stop_signal();
   vote.unused_parameters = plan_->NoteUsed(gradients_->used());
   vote.buffers_changed = buffers_->Changed() ? 1 : 0;
-  StepVerdict verdict;
-  if (agreed.ok()) {
-    absl::StatusOr<StepVerdict> all = Agree(job_.group(), vote);
-    agreed = all.status();
-    verdict = all.value_or(StepVerdict{});
-  }
+  const absl::StatusOr<StepVerdict> verdict =
+      filled.ok() ? Agree(job_.group(), vote) : absl::StatusOr<StepVerdict>(filled);
   if (!failure.ok()) {
-    return agreed.ok() ? OnAllRanks(failure) : failure;
+    return verdict.ok() ? OnAllRanks(failure) : failure;
   }
-  DT_RETURN_IF_ERROR(agreed);
-  if (verdict.failed) {
+  if (verdict.ok() && verdict->failed) {
     return OnAllRanks(absl::AbortedError(absl::StrFormat(
-        "rank %d failed in step %d; see its message", verdict.failed_rank, state_.step + 1)));
+        "rank %d failed in step %d; see its message", verdict->failed_rank, state_.step + 1)));
   }
   return verdict;
 }
@@ -447,6 +440,7 @@ absl::Status EngineCore::FailStep(const absl::Status& failure) {
   const absl::Status explained = Explained(failure);
   health_.EndGroups(state_.step + 1, explained);
   health_.Refuse(explained);
+  Abandon();  // Nothing takes gradients from this step any more.
   return explained;
 }
 

@@ -4,7 +4,7 @@
 //   Step ─► TakeMicroBatches: for each  load ─► forward ─► Backward (reductions begin in the last)
 //        └► Update: EndStep             Agree ─► buffers ─► StepStrategy::Update ─► report
 //
-// What fails before StepStrategy::Update leaves no trace in the weights; what fails in it may leave
+// A failure before StepStrategy::Update leaves no trace in the weights; one within may leave
 // weights of two steps. An engine whose Update failed takes no calls afterwards, nor does one of
 // several ranks whose micro-batch failed.
 #pragma once
@@ -35,7 +35,7 @@
 
 namespace dtrain {
 
-// What Engine::Step calls of a program.
+// A program's functions, as Engine::Step calls them.
 struct StepCalls {
   absl::FunctionRef<absl::StatusOr<int64_t>()> load;  // The next batch; its samples, or 0.
   absl::FunctionRef<Loss()> forward;                  // Runs on what was loaded last.
@@ -80,7 +80,7 @@ class EngineCore {
   // False: the micro-batch is to be taken eagerly.
   absl::StatusOr<bool> TakeByGraph(const StepCalls& calls, const BackwardOptions& options);
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
-  // What is wrong with the model where a step begins.
+  // FailedPrecondition where a step begins: the program has changed the model.
   absl::Status CheckModel();
   absl::Status PrepareLossScale(const Loss& loss);
   // Throws LibTorch's exceptions.
@@ -118,7 +118,7 @@ class EngineCore {
   EngineState state_;
   EngineHealth health_;
   MicroBatchRandom random_;
-  ForwardWitness witness_;                        // Of the loss functions that the engine calls.
+  ForwardWitness witness_;  // Watches the loss functions that the engine calls.
   std::shared_ptr<ActivationStore> activations_;  // Null: what segments keep stays near.
   std::unique_ptr<GradientSync> gradients_;
   std::unique_ptr<UpdatePlan> plan_;

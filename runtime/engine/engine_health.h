@@ -19,7 +19,7 @@ class EngineHealth {
   absl::Status Usable() const;
   // A call has returned why, and later ones are refused.
   bool refuses() const { return refuses_; }
-  // What broke the engine; OK: nothing did.
+  // The failure that broke the engine; OK: there is none.
   const absl::Status& failure() const { return failure_; }
   // Why some weights may be of the last step and some of the one before; OK: they are not.
   const absl::Status& weights() const { return torn_; }

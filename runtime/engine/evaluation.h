@@ -27,12 +27,12 @@ class Evaluation {
   absl::Status TakeBatch(int64_t micro);
   absl::StatusOr<StepVerdict> TakeBatches();
   absl::StatusOr<StepVerdict> AgreeOnNext(const absl::Status& failure);
-  // What an evaluation that ended with `verdict` gives.
+  // The result of an evaluation that ended with `verdict`.
   absl::StatusOr<double> Result(const StepVerdict& verdict) const;
 
   EngineCore& core_;
   const internal::EvaluationCalls& calls_;
-  StepVote vote_;  // What this rank has up to now, and whether it has a batch for what follows.
+  StepVote vote_;  // This rank's sums up to now, and whether it has a batch for the next round.
 };
 
 }  // namespace dtrain

@@ -124,9 +124,8 @@ absl::Status HostStrategy::End(const StepVerdict& verdict, StepReport& report) {
     skipped_.End();
     return absl::OkStatus();
   }
-  const absl::Status ended =
-      verdict.count == 0 ? skipped_.NoTarget(report) : skipped_.NonFinite(report, culprit_, scale_);
-  return ended.ok() ? ended : OnAllRanks(ended);
+  return OnAllRanks(verdict.count == 0 ? skipped_.NoTarget(report)
+                                       : skipped_.NonFinite(report, culprit_, scale_));
 }
 
 }  // namespace dtrain

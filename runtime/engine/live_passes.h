@@ -1,5 +1,5 @@
-// What an engine tells all that gathers its weights, trained and frozen ones, in the course of a
-// step. Below ZeRO stage 3 nothing is gathered, and these do nothing.
+// Calls of an engine, in the course of a step, to all that gathers its weights, trained and frozen
+// ones. Below ZeRO stage 3 nothing is gathered, and these do nothing.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ const plan::FlatRange* UnitOf(absl::Span<const plan::FlatRange> units, int64_t e
   return found == units.end() ? nullptr : &*found;
 }
 
-// What to do where one rank comes to element `a` and another to `b`.
+// Says what to do where one rank comes to element `a` and another to `b`.
 std::string Remedy(const WeightSet& set, int64_t a, int64_t b, int64_t live_max) {
   const std::vector<plan::FlatRange> whole = plan::WholeUnits(set.shards, set.units);
   for (const int64_t element : {a, b}) {

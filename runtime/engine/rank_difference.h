@@ -15,7 +15,7 @@
 
 namespace dtrain {
 
-// What a rank did in the step up to now.
+// A rank's reads and gradients in the step up to now.
 struct RankTrace {
   std::vector<int64_t> reads;         // LiveParameters::reads of the weights that train,
   std::vector<int64_t> frozen_reads;  // and of frozen ones.

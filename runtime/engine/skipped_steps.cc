@@ -16,7 +16,7 @@ std::string LossText(double loss) {
   return std::isfinite(loss) ? "" : absl::StrFormat(", where the loss was %g", loss);
 }
 
-// What to look at. The learning rate matters only where weights were updated.
+// Says what to look at. The learning rate matters only where weights were updated.
 std::string Advice(bool updated, bool fixed_scale) {
   std::string advice = updated ? "lower the learning rate (optimizer.params.lr), " : "";
   advice += fixed_scale ? "lower fp16.loss_scale, " : "";

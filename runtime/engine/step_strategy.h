@@ -1,4 +1,4 @@
-// What of a step differs between the host and a GPU. The engine runs one sequence for both
+// The parts of a step that differ between the host and a GPU. The engine runs one sequence for both
 // (engine_core.h) and calls these in its order.
 //
 // The host waits for its reductions, knows the norm when the ranks agree, and updates at once. On a
@@ -24,7 +24,7 @@ class StepStrategy {
 
   // A step begins: its loss is 0.
   virtual absl::Status Begin() = 0;
-  // What is queued from here on belongs to `phase`; null: to none.
+  // Work that is queued from here on belongs to `phase`; null: to none.
   virtual absl::Status Mark(DevicePhases::Phase phase) = 0;
   // Adds the sum of a micro-batch's losses.
   virtual absl::Status AddLoss(const at::Tensor& sum) = 0;

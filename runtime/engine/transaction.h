@@ -1,4 +1,4 @@
-// What a step's forward may change, saved at its start and put back when the step fails.
+// Saves at a step's start all that its forward may change, and puts it back when the step fails.
 #pragma once
 
 #include <vector>

@@ -28,8 +28,8 @@ class UnusedParameters {
         looked_at_(layout.entries().size()),
         said_(layout.entries().size()) {}
 
-  // What this rank used in the step that ends, by entry of the layout. Gives what it brings to the
-  // agreement: of how many entries it wants to know whether others used them.
+  // Takes the entries of the layout that this rank used in the step that ends. Gives what it brings
+  // to the agreement: of how many entries it wants to know whether others used them.
   int32_t Note(std::vector<uint8_t> used);
   // Collective when `compares`: when Note gave more than 0 on every rank. Rank 0 names each entry
   // that no rank used in a line of the log, once.

@@ -1,6 +1,6 @@
-// What an engine's update takes, step by step: which elements this rank updates, bucket by bucket
-// and with which settings, without the parameters that a step leaves out. Host and GPU share it.
-// Not thread-safe.
+// The elements that an engine's update takes, step by step: which ones this rank updates, bucket by
+// bucket and with which settings, without the parameters that a step leaves out. Host and GPU share
+// it. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -35,15 +35,15 @@ class UpdatePlan {
   // Collective: finds what no rank used in the step that ends, which its update may leave out.
   absl::Status TakeUnused(const StepVerdict& verdict);
 
-  // What the update of this step takes.
+  // The pieces that this step updates.
   const BucketPieces& pieces() const { return skips() ? used_pieces_ : pieces_; }
   size_t buckets() const { return pieces_.size(); }
   const std::vector<ParamSettings>& settings() const { return groups_.settings; }
   // Patterns of no_weight_decay that name no parameter of this engine.
   const std::vector<std::string>& unmatched_decay() const { return groups_.unmatched_decay; }
 
-  // What of the pieces travels between far states and the update: what `rule` leaves to its Update,
-  // cut by `cut`. Stays until the next call.
+  // The pieces that travel between far states and the update, which `rule` leaves to its Update,
+  // cut by `cut`. All calls give the same rule and cutter. Stays until the next call.
   using Cut = absl::FunctionRef<std::vector<StateChunk>(const BucketPieces& pieces)>;
   const std::vector<StateChunk>& Chunks(const UpdateRule& rule, Cut cut);
 
@@ -65,9 +65,9 @@ class UpdatePlan {
   bool chunks_are_of_all_ = false;  // They are those of pieces_.
 };
 
-// What the loss's sum is multiplied with before backward; gradients are divided by it.
+// The loss's sum is multiplied with it before backward, and gradients are divided by it.
 double LossFactor(const Config& config, const EngineState& state);
-// What makes the mean's gradient from that of the sum times LossFactor, over `count` samples. 0
+// Makes the mean's gradient from that of the sum times LossFactor, over `count` samples. 0
 // where there are none.
 double ToMean(const Config& config, const EngineState& state, int64_t count);
 

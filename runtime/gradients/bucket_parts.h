@@ -1,5 +1,5 @@
-// What the forms of gradient reduction ask of a bucket and its parts: name, shape, buffer, sum of
-// squares.
+// Facts of a bucket and its parts that the forms of gradient reduction share: name, shape, buffer,
+// sum of squares.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@
 
 namespace dtrain {
 
-// Of one step, from the start of its last backward.
+// The times of one step, from the start of its last backward.
 struct BucketSample {
   std::vector<double> ready_s = {};  // By layout entry; below 0: it never was.
   double backward_s = 0;
@@ -45,7 +45,7 @@ class BucketTuner {
   enum class Phase : uint8_t { kPresent, kFirstOfOther, kOther, kDone };
 
   void Merge(BucketSample sample);
-  // What all ranks saw: readiness and ends of the latest, reductions of the fastest, since the
+  // All ranks' times: readiness and ends of the latest, reductions of the fastest, since the
   // others waited for it.
   absl::Status Agree();
   absl::Status Choose(const plan::ParamLayout& layout, absl::Span<const int> readiness);
@@ -55,7 +55,7 @@ class BucketTuner {
   const plan::TuningBounds bounds_;
   Phase phase_ = Phase::kPresent;
   plan::BucketOptions options_;
-  BucketSample least_;  // Of the phase.
+  BucketSample least_;  // The phase's.
   int samples_ = 0;
   double present_reduced_s_ = 0;
 };

@@ -138,7 +138,7 @@ absl::Status DeviceGradients::MakeMarks(BucketMarks& marks) const {
   return marks.Reset(device_, buckets_.size(), cut_);
 }
 
-// As the last of its step, so that buckets become full.
+// It counts as the last backward of its step, so that buckets become full.
 void DeviceGradients::BeginCaptured(BucketMarks& marks) {
   BeginMicroBatch(step_, /*last=*/true);
   captured_ = &marks;

@@ -73,8 +73,8 @@ class DeviceGradients final : public DeviceGradientSync {
  private:
   struct DeviceBucket {
     std::string name;
-    plan::FlatRange range;  // That is reduced.
-    plan::FlatRange own;    // Of it, what this rank has the sums of.
+    plan::FlatRange range;  // The bucket's place in the flat buffer.
+    plan::FlatRange own;    // The part whose sums this rank has.
   };
 
   DeviceGradients(const Device& device, comm::DeviceGroup& group, FlatParameters& flat,
@@ -102,11 +102,11 @@ class DeviceGradients final : public DeviceGradientSync {
   std::unique_ptr<DeviceCompression> compression_;  // Null: none.
   std::vector<size_t> compressed_;                  // Places of buckets that it has under way.
   uint64_t cut_ = 0;                                // How often buckets were cut or ordered.
-  BucketMarks* captured_ = nullptr;                 // Of the capture under way.
-  const BucketMarks* launched_ = nullptr;           // Of the graph that was this micro-batch.
+  BucketMarks* captured_ = nullptr;                 // The marks of the capture under way.
+  const BucketMarks* launched_ = nullptr;  // The marks of the graph that was this micro-batch.
   int64_t step_ = 0;
   bool under_way_ = false;
-  absl::Status status_;  // What failed behind the launches of a backward.
+  absl::Status status_;  // A failure behind the launches of a backward.
 };
 
 }  // namespace dtrain

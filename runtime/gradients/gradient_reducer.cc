@@ -12,7 +12,7 @@
 namespace dtrain {
 namespace {
 
-// What reports and timelines call it.
+// Its name in reports and timelines.
 std::string BucketName(int index, const plan::Bucket& bucket, const plan::ParamLayout& layout) {
   const std::string& first = layout.entries()[static_cast<size_t>(bucket.first_entry)].name;
   const int more = bucket.last_entry - bucket.first_entry - 1;

@@ -78,7 +78,7 @@ class GradientReducer final : public GradientSync {
   plan::BucketOptions cut_;
   std::vector<int> readiness_;
   std::unique_ptr<BucketTuner> tuner_;  // Null when there is nothing to find out any more.
-  BucketSample sample_;                 // Of the step under way.
+  BucketSample sample_;                 // The times of the step under way.
   int64_t backward_nanos_ = 0;          // When its last backward began.
   int64_t step_ = 0;
 };

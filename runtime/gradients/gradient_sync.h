@@ -2,9 +2,10 @@
 // form for each ZeRO stage: GradientReducer at 0, ShardedGradients at 1, PartitionedGradients at 2
 // and 3.
 //
-// What a program's own backward leaves in .grad between steps, from Release to BeginMicroBatch, is
-// the program's: it stays there until the program or the next step clears it, or that step counts
-// it (EngineOptions::zero_grad). Driven by one thread at a time (gradient_collector.h).
+// Gradients that a program's own backward leaves in .grad between steps, from Release to
+// BeginMicroBatch, are the program's: they stay there until the program or the next step clears
+// them, or that step counts them (EngineOptions::zero_grad). Driven by one thread at a time
+// (gradient_collector.h).
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/threads/parallel_for.h"
 #include "comm/compression/int8_blocks.h"
+#include "kernels/quantize/int8_blocks.h"
 #include "runtime/model/torch_pool.h"
 
 namespace dtrain {
@@ -44,12 +45,12 @@ void PackInt8(kernels::ConstFlat from, int64_t elements, std::byte* out) {
     const auto* const source = static_cast<const std::byte*>(from.data) + chunk * kChunk * width;
     auto* const to = reinterpret_cast<uint8_t*>(out) + chunk * kChunkBytes;
     if (from.dtype == DType::kFloat32) {
-      comm::QuantizeInt8(reinterpret_cast<const float*>(source), kChunk, to, nullptr);
+      kernels::PackInt8Blocks(reinterpret_cast<const float*>(source), kChunk, to, nullptr);
       return;
     }
     ChunkFloats wide;
     kernels::CopyCpu(kPackedChunk, {source, from.dtype}, {wide.data()}, SerialFor);
-    comm::QuantizeInt8(wide.data(), kChunk, to, nullptr);
+    kernels::PackInt8Blocks(wide.data(), kChunk, to, nullptr);
   });
 }
 
@@ -58,12 +59,13 @@ void UnpackInt8(const std::byte* packed, int64_t elements, kernels::MutableFlat 
   ForChunks(elements, [&](size_t chunk) {
     auto* const target = static_cast<std::byte*>(to.data) + chunk * kChunk * width;
     if (to.dtype == DType::kFloat32) {
-      comm::DequantizeInt8(PackedChunk(packed, chunk), kChunk, reinterpret_cast<float*>(target),
-                           /*add=*/false);
+      kernels::UnpackInt8Blocks(PackedChunk(packed, chunk), kChunk,
+                                reinterpret_cast<float*>(target),
+                                /*add=*/false);
       return;
     }
     ChunkFloats wide;
-    comm::DequantizeInt8(PackedChunk(packed, chunk), kChunk, wide.data(), /*add=*/false);
+    kernels::UnpackInt8Blocks(PackedChunk(packed, chunk), kChunk, wide.data(), /*add=*/false);
     kernels::CopyCpu(kPackedChunk, {wide.data()}, {target, to.dtype}, SerialFor);
   });
 }
@@ -74,8 +76,9 @@ void SumInt8(const std::byte* packed, int parts, int64_t elements, float* to, bo
     ChunkFloats sum;
     float* const into = add ? sum.data() : target;
     for (int part = 0; part < parts; ++part) {
-      comm::DequantizeInt8(PackedChunk(packed + part * PackedBytes(elements), chunk), kChunk, into,
-                           /*add=*/part > 0);
+      kernels::UnpackInt8Blocks(PackedChunk(packed + part * PackedBytes(elements), chunk), kChunk,
+                                into,
+                                /*add=*/part > 0);
     }
     if (add) {
       kernels::AccumulateCpu(kPackedChunk, {sum.data()}, {target}, SerialFor);

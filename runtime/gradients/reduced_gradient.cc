@@ -54,16 +54,22 @@ absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const plan::P
                              kernels::TreeSum(blocks.data(), static_cast<int64_t>(blocks.size()))};
 }
 
-absl::StatusOr<std::string> FirstNonFinite(comm::Group& group, const plan::ParamLayout& layout,
-                                           const ReducedRanges& reduced,
-                                           const ReducedGradient& gradient) {
-  const auto& entries = layout.entries();
-  auto first = static_cast<int64_t>(FirstHere(entries, reduced, gradient));
+absl::StatusOr<int64_t> LeastOfRanks(comm::Group& group, int64_t first) {
   DT_ASSIGN_OR_RETURN(
       const comm::Work work,
       group.AllReduce({&first, sizeof(first), DType::kInt64, {}}, comm::ReduceOp::kMin,
                       {.name = "first non-finite gradient", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
+  return first;
+}
+
+absl::StatusOr<std::string> FirstNonFinite(comm::Group& group, const plan::ParamLayout& layout,
+                                           const ReducedRanges& reduced,
+                                           const ReducedGradient& gradient) {
+  const auto& entries = layout.entries();
+  DT_ASSIGN_OR_RETURN(
+      const int64_t first,
+      LeastOfRanks(group, static_cast<int64_t>(FirstHere(entries, reduced, gradient))));
   return static_cast<size_t>(first) < entries.size() ? entries[static_cast<size_t>(first)].name
                                                      : "the whole model";
 }

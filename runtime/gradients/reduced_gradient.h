@@ -1,7 +1,8 @@
-// What the host asks of the reduced gradient of a step: its ordered sum of squares, and which
+// The host's questions about the reduced gradient of a step: its ordered sum of squares, and which
 // parameter's gradient is not finite.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -24,5 +25,8 @@ absl::StatusOr<GradientSquares> OrderedSquares(comm::Group& group, const plan::P
 absl::StatusOr<std::string> FirstNonFinite(comm::Group& group, const plan::ParamLayout& layout,
                                            const ReducedRanges& reduced,
                                            const ReducedGradient& gradient);
+
+// Collective: the least of the ranks' places of a gradient that is not finite.
+absl::StatusOr<int64_t> LeastOfRanks(comm::Group& group, int64_t first);
 
 }  // namespace dtrain

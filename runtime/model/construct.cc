@@ -13,6 +13,7 @@
 #include "runtime/memory/available_memory.h"
 #include "runtime/model/construction_file.h"
 #include "runtime/offload/mapped_file.h"
+#include "runtime/plan/layout/zero_policy.h"
 
 namespace dtrain {
 namespace {
@@ -122,7 +123,7 @@ bool IsInConstructionFile(const at::Tensor& tensor) {
 
 ConstructionScope::ConstructionScope(Job& job) {
   std::shared_ptr<Budget> budget;
-  if (job.config().zero_stage() < 3) {
+  if (!plan::ZeroPolicy::Of(job.config()).shards_weights) {
     const auto available = LeastAvailable(job.group(), ReadRankMemory());
     TORCH_CHECK(available.ok(), std::string(available.status().message()));
     budget = std::make_shared<Budget>(*available);

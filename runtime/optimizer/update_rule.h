@@ -61,7 +61,7 @@ PieceMemory NearMemoryOf(const EngineState& state, const ReducedGradient& gradie
 class StateStream;
 class UpdateExchange;
 
-// What a walk over pieces may change: their states, or the weights and their bf16 values too.
+// The changes of a walk over pieces: their states, or the weights and their bf16 values too.
 enum class Changes { kStates, kValues };
 
 // Everything of a step, for rules that look beyond elements.

@@ -53,7 +53,7 @@ TEST_F(ShareableMemoryTest, AsksForNoRdmaWhereTheDeviceHasNone) {
   EXPECT_EQ(memory_.Free(data_), CudaResult::kSuccess);
 }
 
-// As ncclMemAlloc's: for ranks of other nodes that the same NVLink fabric joins.
+// ncclMemAlloc does the same for ranks of other nodes that the same NVLink fabric joins.
 TEST_F(ShareableMemoryTest, HasAFabricHandleTooWhereTheDeviceHasThem) {
   driver.fabric = 1;
   driver.fabric_granule = 2 * kGranule;
@@ -109,7 +109,7 @@ TEST_F(ShareableMemoryTest, WaitsForItsDeviceBeforeItIsUnmapped) {
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
 }
 
-// As cudaFree's: behind a kernel that failed, and while a stream of the device is captured.
+// cudaFree does so behind a kernel that failed, and while a stream of the device is captured.
 TEST_F(ShareableMemoryTest, StaysWhereItIsWhenTheWaitFails) {
   ASSERT_EQ(memory_.Malloc(&data_, kGranule), CudaResult::kSuccess);
   driver.calls.clear();

@@ -21,7 +21,7 @@ struct TrainingScale {
   int steps = 0;
   bool every_pair = true;  // Tries every architecture in every way; false: half of the pairs.
   std::vector<AttentionBackend> attention;  // Kernels to compare with "auto"; some may be refused.
-  double fp32_tolerance = 0;                // Of the losses' value, as a share.
+  double fp32_tolerance = 0;                // A share of the losses' value.
   double bf16_tolerance = 0;
   int fp8_steps = 0;           // Steps of the loss curve.
   bool fp8_by_graphs = false;  // They are launches of graphs.

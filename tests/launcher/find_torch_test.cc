@@ -88,7 +88,7 @@ TEST_F(FindTorchTest, OfSeveralPythonsTheOneWithTheRightReleaseIsTaken) {
   EXPECT_EQ(found->folder, right);
 }
 
-// As in Python, packages of `pip install --user` come before those of the system.
+// Like Python, it takes packages of `pip install --user` before those of the system.
 TEST_F(FindTorchTest, TheUsersOwnPackagesComeBeforeTheSystems) {
   const std::string system = Put("usr/lib/python3.12/site-packages/torch", "2.11.0");
   const std::string own = Put("home/.local/lib/python3.12/site-packages/torch", "2.11.0+cpu");

@@ -108,7 +108,7 @@ CudaResult FakeCuda::StreamDestroy(CudaStream* stream) {
     violations_.push_back("cudaStreamDestroy of a stream that does not exist");
     return kInvalidHandle;
   }
-  retired_.push_back(std::move(found->second));  // As in CUDA, queued work still runs.
+  retired_.push_back(std::move(found->second));  // Queued work still runs, in CUDA too.
   streams_.erase(found);
   return CudaResult::kSuccess;
 }

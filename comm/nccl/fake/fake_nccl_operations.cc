@@ -85,7 +85,7 @@ NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
     return NcclResult::kSuccess;
   }
   ++jobs_;
-  // As with NCCL, the sends and receives of a group run together, after its collectives.
+  // Like NCCL's, the sends and receives of a group run together, after its collectives.
   std::map<std::pair<FakeNcclComm*, CudaStream*>, std::vector<FakeOperation>> together;
   for (const Queued& queued : operations) {
     FakeNcclComm* const comm = queued.comm.get();

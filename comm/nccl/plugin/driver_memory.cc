@@ -220,12 +220,9 @@ CudaResult DriverMemory::Map(void* data, size_t bytes, CudaMemory* memory) {
   return allowed;
 }
 
-CudaResult DriverMemory::MapAnywhereForPeers(void** data, size_t bytes, CudaMemory* memory) {
-  size_t granule = 0;
-  CudaResult result = ExportableGranularity(&granule);
-  if (result == CudaResult::kSuccess) {
-    result = ReserveAt(data, bytes, granule);
-  }
+CudaResult DriverMemory::MapAnywhereForPeers(void** data, size_t bytes, size_t granule,
+                                             CudaMemory* memory) {
+  CudaResult result = ReserveAt(data, bytes, granule);
   if (result != CudaResult::kSuccess) {
     return result;
   }
@@ -254,7 +251,7 @@ CudaResult DriverMemory::TryExportable() {
     return result;
   }
   void* data = nullptr;
-  result = MapAnywhereForPeers(&data, bytes, memory);
+  result = MapAnywhereForPeers(&data, bytes, /*granule=*/bytes, memory);
   if (result == CudaResult::kSuccess) {
     result = Unmap(data, bytes);
     result = FirstError(result, Free(data, bytes));

@@ -23,7 +23,9 @@ class DriverMemory {
   static CudaResult Map(void* data, size_t bytes, CudaMemory* memory);
   // Reserves addresses for the first `bytes` of exportable `memory` and maps it there. The current
   // device may use it, and so may its peers: the process's other devices that can reach it.
-  static CudaResult MapAnywhereForPeers(void** data, size_t bytes, CudaMemory* memory);
+  // `granule`: ExportableGranularity.
+  static CudaResult MapAnywhereForPeers(void** data, size_t bytes, size_t granule,
+                                        CudaMemory* memory);
   static CudaResult Unmap(void* data, size_t bytes);
   static CudaResult TryExportable();
 };

@@ -39,7 +39,7 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
     return result;
   }
   if (result == CudaResult::kSuccess) {
-    result = DriverMemory::MapAnywhereForPeers(data, whole, memory);
+    result = DriverMemory::MapAnywhereForPeers(data, whole, granule, memory);
     if (result != CudaResult::kSuccess) {
       (void)DriverMemory::Destroy(memory);
     }

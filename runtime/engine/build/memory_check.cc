@@ -16,6 +16,7 @@
 #include "runtime/model/construction_file.h"
 #include "runtime/model/dtypes.h"
 #include "runtime/plan/layout/block_sizes.h"
+#include "runtime/plan/layout/zero_policy.h"
 #include "runtime/plan/memory/memory_fit.h"
 
 namespace dtrain {
@@ -61,7 +62,7 @@ double WholeBytes(const at::Tensor& frozen, const FlatParameters& flat) {
   return stays ? HeldBytes(frozen) : static_cast<double>(frozen.numel() * width);
 }
 
-// Of what is frozen, in the order of registration: that which stage 3 shares out, or would.
+// The frozen tensors that stage 3 shares out, or would, in the order of registration.
 std::vector<at::Tensor> FrozenThatIsSharedOut(const EngineState& state) {
   std::vector<at::Tensor> all;
   if (state.frozen != nullptr) {
@@ -76,7 +77,7 @@ std::vector<at::Tensor> FrozenThatIsSharedOut(const EngineState& state) {
   return all;
 }
 
-// What of a frozen parameter the device's free memory lacks already: it stays as it is, or its
+// Bytes of a frozen parameter that the device's free memory lacks already: it stays, or its
 // memory is given up.
 double BytesOnGpu(const at::Tensor& frozen, const FlatParameters& flat) {
   return frozen.is_cuda() && frozen.device() == flat.device().tensors()
@@ -84,7 +85,7 @@ double BytesOnGpu(const at::Tensor& frozen, const FlatParameters& flat) {
              : 0;
 }
 
-// What stage 3 gathers, as it will: the largest buckets, and on a GPU the blocks that they lie in.
+// Counts what stage 3 will gather: the largest buckets, and on a GPU the blocks that hold them.
 void CountGathers(const EngineState& state, const plan::LiveShares& live,
                   plan::MemoryRequest& request) {
   const auto blocks = [&](const plan::ShardPlan& shards, int64_t live_max) {
@@ -126,7 +127,7 @@ absl::Status CheckMemory(Job& job, const EngineState& state, const LeafModules& 
     model.tensors.push_back({.elements = static_cast<double>(entry.elements)});
   }
   std::reverse(model.tensors.begin(), model.tensors.end());
-  double held = 0;  // Of the host, by the module's tensors, which are given up as they are moved.
+  double held = 0;  // Host memory of the module's tensors, which is given up as they are moved.
   for (const at::Tensor& parameter : state.flat->parameters()) {
     model.largest_gradient =
         std::max(model.largest_gradient, static_cast<double>(parameter.numel()));
@@ -147,14 +148,15 @@ absl::Status CheckMemory(Job& job, const EngineState& state, const LeafModules& 
       ++others;
     }
   }
-  if (job.config().zero_stage() == 3 && model.frozen_bytes > 0 && job.rank() == 0) {
+  const bool shards_weights = plan::ZeroPolicy::Of(job.config()).shards_weights;
+  if (shards_weights && model.frozen_bytes > 0 && job.rank() == 0) {
     DT_LOG(Warning) << absl::StrFormat(
         "zero_optimization.stage 3 shares out weights of the training's type (%s): %d frozen "
         "parameters of others stay whole on every rank, %.0f bytes",
         DTypeName(state.flat->dtype()), others, model.frozen_bytes);
   }
   plan::MemoryRequest request = RequestOf(job, std::move(model));
-  if (request.zero_stage == 3) {
+  if (shards_weights) {
     DT_ASSIGN_OR_RETURN(const plan::LiveShares live, SharesOfLive(job, state, leaf_modules));
     request.live_elements = std::max(request.live_elements, live.training + live.frozen);
     CountGathers(state, live, request);

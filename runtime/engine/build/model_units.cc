@@ -9,6 +9,7 @@
 #include "runtime/model/model_sync.h"
 #include "runtime/plan/layout/leaf_modules.h"
 #include "runtime/plan/layout/units.h"
+#include "runtime/plan/layout/zero_policy.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -47,7 +48,7 @@ std::vector<std::vector<size_t>> EntriesOf(const FlatParameters& flat,
 
 absl::StatusOr<LeafModules> TakeUnits(Job& job, torch::nn::Module& module, EngineState& state) {
   LeafModules leaf_modules;
-  if (state.zero_stage == 3) {
+  if (plan::ZeroPolicy::Of(job.config()).shards_weights) {
     DT_ASSIGN_OR_RETURN(leaf_modules,
                         plan::FindLeafModules(FactsOfModules(module), job.config().leaf_modules()));
   }

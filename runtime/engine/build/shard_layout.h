@@ -21,8 +21,8 @@ using LeafModules = std::vector<std::string>;
 // The flat buffers of the weights that train.
 FlatOptions FlatOptionsOf(const Config& config, int world_size);
 
-// What of the weights that train, and of frozen ones, may be live at ZeRO stage 3. A leaf module is
-// live as a whole, as with DeepSpeed, whatever the limit.
+// How many elements may be live at ZeRO stage 3, of weights that train and of frozen ones. A leaf
+// module is live as a whole, as with DeepSpeed, whatever the limit.
 absl::StatusOr<plan::LiveShares> SharesOfLive(Job& job, const EngineState& state,
                                               const LeafModules& leaf_modules);
 

@@ -32,8 +32,8 @@ class WeightSharder {
   struct LiveSet {
     FlatParameters& flat;
     const plan::ShardPlan& shards;
-    const at::Tensor& values;   // What this rank owns of them,
-    const ShardMemory& memory;  // and where it is.
+    const at::Tensor& values;   // This rank's elements of them,
+    const ShardMemory& memory;  // and where these are.
     PersistenceLimits persistence;
     int64_t live_max = 0;
     const std::vector<plan::FlatRange>& units;

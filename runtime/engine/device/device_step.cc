@@ -19,7 +19,7 @@ using kernels::StepInputs;
 using kernels::StepTally;
 using kernels::StepVerdictNumbers;
 
-constexpr size_t kAlign = 256;  // Of the parts of the device memory, as cudaMalloc's own.
+constexpr size_t kAlign = 256;  // Aligns the parts of the device memory like cudaMalloc.
 
 size_t RoundUp(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -160,7 +160,7 @@ absl::Status DeviceStep::Decide(const StepPlan& plan) {
 }
 
 absl::Status DeviceStep::QueueVerdict() const {
-  kernels::StepScalarsView view;  // Of none where the host updates.
+  kernels::StepScalarsView view;  // Empty where the host updates.
   if (rule_ != nullptr) {
     view = {.data = scalars(),
             .count = static_cast<int32_t>(settings_),

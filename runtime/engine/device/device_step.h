@@ -25,7 +25,7 @@
 
 namespace dtrain {
 
-// What the host knows of a step when it queues its end.
+// The host's knowledge of a step when it queues its end.
 struct StepPlan {
   UpdateStep update;    // Without gradient_scale, which the device finds.
   double to_mean = 0;   // The mean's gradient is the reduced one times this.
@@ -97,7 +97,7 @@ class DeviceStep {
   size_t upload_bytes() const;
   // Until the device has passed the last mark of `phases`.
   absl::Status Passed(const DevicePhases& phases, Deadline deadline) const;
-  // What landed of the verdict. REQUIRES: the device has passed QueueNumbers.
+  // Reads the verdict that has landed. REQUIRES: the device has passed QueueNumbers.
   void ReadVerdict(StepNumbers& numbers) const;
   kernels::StepVerdictNumbers* verdict() const;
   DevicePhases& phases() const { return *phases_[parity_]; }
@@ -114,12 +114,12 @@ class DeviceStep {
   std::unique_ptr<PinnedMemory> landed_;  // A copy of the verdict.
   at::Tensor loss_sum_;                   // [1] fp64: this rank's tally.
   at::Tensor skip_flag_;
-  // Of this step and of the one before, whose marks may still be ahead of the device.
+  // The marks of this step and of the one before, which may still be ahead of the device.
   std::unique_ptr<DevicePhases> phases_[2];
   size_t parity_ = 0;
-  StepPlan plan_;                     // Of the step last decided.
+  StepPlan plan_;                     // The step that was decided last.
   std::shared_ptr<Pending> pending_;  // Ended, not settled.
-  absl::Status broken_;               // Of a step whose numbers never came.
+  absl::Status broken_;               // Why a step's numbers never came.
 };
 
 }  // namespace dtrain

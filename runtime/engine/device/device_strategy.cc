@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "kernels/optimizer/grad_norm.h"
 #include "runtime/engine/live_passes.h"
+#include "runtime/gradients/reduced_gradient.h"
 #include "runtime/job/job_state.h"
 #include "runtime/model/phase.h"
 #include "runtime/plan/optimizer/loss_scale.h"
@@ -90,25 +91,18 @@ absl::Status DeviceStrategy::ReportLastStep() {
     return absl::OkStatus();
   }
   const EndedStep skipped = *std::exchange(unreported_, std::nullopt);
-  absl::Status ended;
   if (skipped.count == 0) {
-    ended = skipped_.NoTarget(skipped.report);
-  } else {
-    DT_ASSIGN_OR_RETURN(const std::string culprit, Culprit());
-    ended = skipped_.NonFinite(skipped.report, culprit, skipped.scale);
+    return OnAllRanks(skipped_.NoTarget(skipped.report));
   }
-  return ended.ok() ? ended : OnAllRanks(ended);
+  DT_ASSIGN_OR_RETURN(const std::string culprit, Culprit());
+  return OnAllRanks(skipped_.NonFinite(skipped.report, culprit, skipped.scale));
 }
 
 // Collective: which parameter's gradient went bad in the step that was skipped.
 absl::StatusOr<std::string> DeviceStrategy::Culprit() {
   DT_ASSIGN_OR_RETURN(int64_t first, gradients_.squares().FirstNonFinite());
   first = first < 0 ? std::numeric_limits<int64_t>::max() : first;
-  DT_ASSIGN_OR_RETURN(
-      const comm::Work work,
-      job_.group().AllReduce({&first, sizeof(first), DType::kInt64, {}}, comm::ReduceOp::kMin,
-                             {.name = "first non-finite gradient", .caller_waits = true}));
-  DT_RETURN_IF_ERROR(work.Wait());
+  DT_ASSIGN_OR_RETURN(first, LeastOfRanks(job_.group(), first));
   const auto& entries = state_.flat->layout().entries();
   // A norm block may hold several small parameters: the first is named.
   const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& candidate) {

@@ -81,8 +81,8 @@ class DeviceStrategy final : public StepStrategy {
   const Parts parts_;
   SkippedSteps skipped_;
   std::shared_ptr<LateNumbers> late_;     // Numbers of the step that the device ended last.
-  std::optional<EndedStep> unaccounted_;  // That step, until how it ended is in the state.
-  std::optional<EndedStep> unreported_;   // Then, where it was skipped, until that is said.
+  std::optional<EndedStep> unaccounted_;  // It, until the state knows how it ended.
+  std::optional<EndedStep> unreported_;   // A skipped one, until the log says so.
 };
 
 }  // namespace dtrain

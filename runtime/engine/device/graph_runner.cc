@@ -54,7 +54,7 @@ absl::StatusOr<MicroStepGraph*> GraphRunner::Prepare(
     return nullptr;
   }
   WholeGradients& gradients = gradients_->accumulated();
-  DT_RETURN_IF_ERROR(gradients.BeginStep());  // What a program left is no part of a graph.
+  DT_RETURN_IF_ERROR(gradients.BeginStep());  // A program's own gradients are no part of a graph.
   RefreshWeightCodes();
   MicroStepGraph* const graph = graphs_.For(*inputs, gradients.in_place());
   if (graph == nullptr) {

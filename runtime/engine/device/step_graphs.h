@@ -28,11 +28,11 @@ struct MicroStepGraph {
   std::vector<at::Tensor> inputs;  // At fixed addresses, on the device.
   std::vector<int64_t> numbers;
   GradientsInPlace before;
-  GradientsInPlace after;             // What a launch leaves.
+  GradientsInPlace after;             // The gradients in place behind a launch.
   BucketMarks marks;                  // Which the graph records: it is dropped before them.
-  std::vector<bool> buffers;          // Of the module, to which it writes.
+  std::vector<bool> buffers;          // The module's, to which it writes.
   std::unique_ptr<TensorGraph> work;  // Null: not captured yet.
-  int64_t count = 0;                  // Of the loss.
+  int64_t count = 0;                  // The loss's count.
   int64_t activations = 0;            // Bytes that forward left.
 
   bool IsFor(const GraphInputs& batch, const GradientsInPlace& in_place) const;

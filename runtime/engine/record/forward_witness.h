@@ -35,7 +35,8 @@ class ForwardWitness {
   void Begin(Pass pass);
   // All of a step's, or an evaluation's, went well: their like is not watched again.
   void End(Pass pass);
-  // What is known of an exception that was thrown since Begin, or how to know more; "": nothing.
+  // Describes an exception that was thrown since Begin, or says how to know more; "": nothing is
+  // known.
   std::string Describe(const std::exception& error) const;
 
  private:

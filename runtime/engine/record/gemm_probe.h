@@ -17,7 +17,7 @@ namespace dtrain {
 // are warm, and people do not look yet.
 inline constexpr int64_t kGemmProbeStep = 2;
 
-// What products of square matrices took.
+// The times of products of square matrices.
 struct GemmTiming {
   double flops_per_s = 0;      // The best.
   int64_t size = 0;            // The largest matrices whose product is short enough to repeat.

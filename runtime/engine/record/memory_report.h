@@ -1,4 +1,4 @@
-// What the parts of a training take of this rank's memory.
+// This rank's memory by the parts of a training that take it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a step is measured by: the trace, memory, the GEMM rate, the time to the first forward. For
+// Measures steps: the trace, memory, the GEMM rate, the time to the first forward. For
 // the thread that trains.
 #pragma once
 

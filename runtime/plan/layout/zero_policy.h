@@ -1,4 +1,4 @@
-// What a ZeRO stage means for an engine's memory and buckets: decided here, once. Pure.
+// The meaning of a ZeRO stage for an engine's memory and buckets: decided here, once. Pure.
 #pragma once
 
 #include "dtrain/config.h"

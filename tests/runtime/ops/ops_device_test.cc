@@ -439,7 +439,7 @@ TEST_F(CapturedScaleTest, LeavesNothingToTheScalesThatRunAfterwards) {
   const Fp8Matrix captured = ToFp8(x, kernels::Fp8Format::kE4m3, Fp8Options::Scaling::kTensorwise);
   capturing = false;
   ASSERT_EQ(cuda_.StreamEndCapture(stream_, &graph), comm::CudaResult::kSuccess);
-  // As when the capture fails, or the graph is launched later.
+  // The same happens when the capture fails, or the graph is launched later.
   ASSERT_EQ(cuda_.GraphDestroy(graph), comm::CudaResult::kSuccess);
   for (int repeat = 0; repeat < 2; ++repeat) {
     EXPECT_EQ(Inverse(x), kernels::Fp8Inverse(2, kernels::Fp8Format::kE4m3));

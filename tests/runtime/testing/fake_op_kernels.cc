@@ -20,7 +20,7 @@ absl::Status Queued(const Args& args, CudaStream stream) {
   return QueueFakeKernel(stream, [args] { kCpu(args, SerialFor); });
 }
 
-// As a GPU's kernel does, it finds its random numbers in device memory when it runs.
+// Like a GPU's kernel, it finds its random numbers in device memory when it runs.
 template <class T>
 absl::Status Dropout(const kernels::DropoutArgs<T>& args, const kernels::PhiloxStream* random,
                      CudaStream stream) {
@@ -54,7 +54,8 @@ absl::Status EmbeddingBackward(const kernels::EmbeddingBackwardArgs<T>& args, vo
   });
 }
 
-// As the GPU's kernel: of one block, which finds in `progress` what the launch before it left.
+// Stands for the GPU's kernel as one block, which finds in `progress` what the launch before it
+// left.
 absl::Status Fp8Scale(const kernels::Fp8ScaleArgs& args, CudaStream stream) {
   DT_CHECK(args.progress != nullptr);
   return QueueFakeKernel(stream, [=] {
