@@ -10,13 +10,27 @@
 #include <memory>
 #include <string>
 
+#include "absl/types/span.h"
 #include "comm/group.h"
 #include "comm/nccl/cuda_api.h"
 
 namespace dtrain::comm {
 
+// A call of Group::ReduceScatter.
+struct ReduceScatterCall {
+  Buffer input;
+  Buffer output;
+  CollectiveOptions options = {};
+};
+
 class DeviceGroup : public Group {
  public:
+  // ReduceScatter for each of `calls`, in order. The host's cost is that of one where the group can
+  // run them together; they then begin and end as one on the device, and each has a record and a
+  // limit of its own. No Works: errors are the group's, and streams order what follows. REQUIRES:
+  // all ranks give the same calls together; no buffer overlaps one of another call.
+  virtual absl::Status ReduceScatterCoalesced(absl::Span<const ReduceScatterCall> calls,
+                                              ReduceOp op) = 0;
   // Queues work of the caller's behind the collectives started so far: `launch` is given the
   // group's stream, puts operations on it and must not wait. What `launch` returns is given here
   // when it ran at once, else by Health. Memory that it names must live until JoinStream's work is

@@ -153,8 +153,9 @@ absl::StatusOr<Work> NcclGroup::AllReduce(Buffer buffer, ReduceOp op,
   return Start(call, options);
 }
 
-absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, ReduceOp op,
-                                              const CollectiveOptions& options) {
+absl::StatusOr<NcclGroup::Call> NcclGroup::MakeReduceScatter(const Buffer& input,
+                                                             const Buffer& output, ReduceOp op,
+                                                             const CollectiveOptions& options) {
   Call call;
   call.what = Describe("reduce_scatter", input, ReduceOpName(op), options);
   call.flight = Flight(CallKind::kReduceScatter, input, output, options, op);
@@ -178,6 +179,17 @@ absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, Reduc
         },
         deadline);
   };
+  return call;
+}
+
+bool NcclGroup::IsPlain(const ReduceScatterCall& call, ReduceOp op) const {
+  return !IsNarrow(call.input, op, call.options.wire) && !InOrder(call.input, op) &&
+         call.options.sum_of_squares == nullptr;
+}
+
+absl::StatusOr<Work> NcclGroup::ReduceScatter(Buffer input, Buffer output, ReduceOp op,
+                                              const CollectiveOptions& options) {
+  DT_ASSIGN_OR_RETURN(const Call call, MakeReduceScatter(input, output, op, options));
   return Start(call, options);
 }
 

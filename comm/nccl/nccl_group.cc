@@ -274,40 +274,62 @@ absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
 
 absl::StatusOr<Work> NcclGroup::Start(const Call& call, const CollectiveOptions& given) {
   std::lock_guard lock(start_mutex_);
+  NcclPending pending = Limited(given);
+  DT_RETURN_IF_ERROR(Admit(1, pending.deadline));
+  DT_RETURN_IF_ERROR(Prepare(call, 0, &pending));
+  const absl::Status queued = Queue(call, given.after, pending.deadline, &pending);
+  if (!queued.ok()) {
+    return Fail(call.what, queued, absl::MakeConstSpan(&pending, 1));
+  }
+  Work work(pending.work);
+  Watch(std::move(pending));
+  return work;
+}
+
+NcclPending NcclGroup::Limited(const CollectiveOptions& given) const {
+  NcclPending pending;
+  pending.timeout = std::min(options_.group.timeout, given.deadline.Remaining());
+  pending.deadline = Deadline::After(pending.timeout);
+  pending.learns = given.deadline.infinite();
+  return pending;
+}
+
+absl::Status NcclGroup::Admit(size_t calls, Deadline deadline) {
   DT_RETURN_IF_ERROR(watchdog_->health());
   DT_RETURN_IF_ERROR(ChooseDevice());  // Before events are made, which belong to it.
-  const absl::Duration timeout = std::min(options_.group.timeout, given.deadline.Remaining());
-  const Deadline deadline = Deadline::After(timeout);
-  DT_RETURN_IF_ERROR(watchdog_->Drain(options_.pending_max - 1, deadline));
-  NcclPending pending;
-  pending.work = std::make_shared<NcclWork>(watchdog_->waiters());
+  return watchdog_->Drain(options_.pending_max - std::min(calls, options_.pending_max), deadline);
+}
+
+absl::Status NcclGroup::Prepare(const Call& call, uint64_t before, NcclPending* pending) {
+  pending->work = std::make_shared<NcclWork>(watchdog_->waiters());
   FlightCall flight = call.flight;
   flight.peer = call.peer;
   flight.header.step = step_.load(std::memory_order_relaxed);
-  flight.header.sequence = call.peer < 0 ? collectives_ + 1 : 0;
-  pending.ticket = recorder_->Queued(flight);
-  pending.header = flight.header;
-  pending.what = call.what;
-  pending.peer = call.peer;
-  pending.timeout = timeout;
-  pending.learns = given.deadline.infinite();
-  pending.deadline = deadline;
-  DT_RETURN_IF_ERROR(watchdog_->TakeEvents(&pending.start, &pending.end));
-  const absl::Status queued = Queue(call, given.after, deadline, &pending);
-  if (!queued.ok()) {
-    // Half a collective may be on the stream: the ranks no longer agree on the order.
+  flight.header.sequence = call.peer < 0 ? collectives_ + before + 1 : 0;
+  pending->ticket = recorder_->Queued(flight);
+  pending->header = flight.header;
+  pending->what = call.what;
+  pending->peer = call.peer;
+  return watchdog_->TakeEvents(&pending->start, &pending->end);
+}
+
+// Half a collective may be on the stream: the ranks no longer agree on the order.
+absl::Status NcclGroup::Fail(absl::string_view what, const absl::Status& queued,
+                             absl::Span<const NcclPending> all) {
+  const absl::Status health = watchdog_->health();
+  for (const NcclPending& pending : all) {
     watchdog_->ReturnEvents(pending.start, pending.end);
-    const absl::Status health = watchdog_->health();
     recorder_->Ended(pending.ticket, queued);
-    watchdog_->Abort(absl::StrCat(call.what, ": ", queued.message()));
-    return health.ok() ? Annotate(queued, absl::StrCat(label_, ": ", call.what)) : health;
   }
+  watchdog_->Abort(absl::StrCat(what, ": ", queued.message()));
+  return health.ok() ? Annotate(queued, absl::StrCat(label_, ": ", what)) : health;
+}
+
+void NcclGroup::Watch(NcclPending pending) {
   recorder_->Started(pending.ticket, pending.timeout);  // On the stream: as far as a host can see.
-  pending.sequence = call.peer < 0 ? collectives_++ : 0;
+  pending.sequence = pending.peer < 0 ? collectives_++ : 0;
   ++sequence_;
-  Work work(pending.work);
   watchdog_->Watch(std::move(pending));
-  return work;
 }
 
 absl::Status NcclGroup::Queue(const Call& call, CudaEvent* after, Deadline deadline,

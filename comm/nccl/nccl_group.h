@@ -21,7 +21,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "comm/group.h"
 #include "comm/nccl/cuda_api.h"
 #include "comm/nccl/device_group.h"
@@ -95,6 +98,10 @@ class NcclGroup final : public DeviceGroup {
   void SetStep(int64_t step) override { step_.store(step, std::memory_order_relaxed); }
   std::string FlightRecord() const override;
 
+  // In one call of NCCL, but for reductions that take several with kernels between them: in rank
+  // order (deterministic), with 16 bits on the wire, or with a sum of squares.
+  absl::Status ReduceScatterCoalesced(absl::Span<const ReduceScatterCall> calls,
+                                      ReduceOp op) override;
   absl::Status Then(std::function<absl::Status(CudaStream* stream)> launch) override;
   absl::Status JoinStream(CudaStream* stream) override;
   absl::Status Await(CudaEvent* event, CudaStream* stream) override;
@@ -122,9 +129,29 @@ class NcclGroup final : public DeviceGroup {
   // `whole` must be size() parts like `part`.
   absl::Status CheckParts(absl::string_view what, const Buffer& part, const Buffer& whole) const;
   absl::Status CheckPeer(absl::string_view what, int peer) const;
+  absl::StatusOr<Call> MakeReduceScatter(const Buffer& input, const Buffer& output, ReduceOp op,
+                                         const CollectiveOptions& options);
+  // Whether one call of NCCL is all of this reduce-scatter.
+  bool IsPlain(const ReduceScatterCall& call, ReduceOp op) const;
   // `given` has the call's own deadline, which counts in place of what is learnt.
   absl::StatusOr<Work> Start(const Call& call, const CollectiveOptions& given);
+  // Several at once: `queue` puts them all on the stream. `given` by call.
+  absl::Status StartTogether(absl::Span<const Call> calls,
+                             absl::Span<const ReduceScatterCall> given,
+                             absl::FunctionRef<absl::Status(Deadline)> queue);
+  // The steps of a start. Pending work with its limits; room for `calls` more; its record and its
+  // events, with `before` calls prepared before it that are not watched yet; the end of one that
+  // could not be queued, with the reason; the end of one that was.
+  NcclPending Limited(const CollectiveOptions& given) const;
+  absl::Status Admit(size_t calls, Deadline deadline);
+  absl::Status Prepare(const Call& call, uint64_t before, NcclPending* pending);
+  absl::Status Fail(absl::string_view what, const absl::Status& queued,
+                    absl::Span<const NcclPending> all);
+  void Watch(NcclPending pending);
   absl::Status Queue(const Call& call, CudaEvent* after, Deadline deadline, NcclPending* pending);
+  absl::Status QueueTogether(absl::Span<const ReduceScatterCall> given,
+                             absl::Span<const NcclPending> all,
+                             absl::FunctionRef<absl::Status(Deadline)> queue);
   absl::Status QueueSum(const Call& call, Deadline deadline, NcclPending* pending);
   // One call of NCCL, which is given its name of `dtype`.
   absl::Status CallNccl(absl::string_view what, DType dtype,

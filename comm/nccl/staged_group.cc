@@ -312,6 +312,14 @@ absl::StatusOr<Work> StagedGroup::ReduceScatter(Buffer input, Buffer output, Red
   });
 }
 
+absl::Status StagedGroup::ReduceScatterCoalesced(absl::Span<const ReduceScatterCall> calls,
+                                                 ReduceOp op) {
+  for (const ReduceScatterCall& call : calls) {
+    DT_RETURN_IF_ERROR(ReduceScatter(call.input, call.output, op, call.options).status());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Work> StagedGroup::AllGather(Buffer input, Buffer output,
                                             const CollectiveOptions& options) {
   return Start(input, output, options.after, [options](Group& host, Buffer part, Buffer whole) {

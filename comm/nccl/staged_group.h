@@ -63,6 +63,9 @@ class StagedGroup final : public DeviceGroup {
   absl::Status Barrier(Deadline deadline) override;
   void Abort(const std::string& reason) override;
 
+  // One after the other.
+  absl::Status ReduceScatterCoalesced(absl::Span<const ReduceScatterCall> calls,
+                                      ReduceOp op) override;
   absl::Status Then(std::function<absl::Status(CudaStream* stream)> launch) override;
   absl::Status JoinStream(CudaStream* stream) override;
   absl::Status Await(CudaEvent* event, CudaStream* stream) override;

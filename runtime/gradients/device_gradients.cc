@@ -9,6 +9,7 @@
 #include "kernels/optimizer/grad_norm.h"
 #include "runtime/gradients/bucket_parts.h"
 #include "runtime/plan/layout/bucket_plan.h"
+#include "runtime/plan/layout/coalesced_buckets.h"
 
 namespace dtrain {
 
@@ -79,6 +80,7 @@ absl::Status DeviceGradients::UseBuckets(const std::vector<int>& order) {
 // Stage 1: the order alone.
 absl::Status DeviceGradients::UseShards(const std::vector<int>& order) {
   DT_ASSIGN_OR_RETURN(std::vector<int> launch_order, options_.shards->LaunchOrder(order));
+  ends_coalesced_ = plan::EndsOfCoalesced(options_.shards->spans(), launch_order);
   if (!buckets_.empty()) {
     collector_.queue().UseOrder(std::move(launch_order));
     return absl::OkStatus();
@@ -168,27 +170,40 @@ absl::Status DeviceGradients::Launch(int place) {
   }
   under_way_ = true;
   if (compression_ != nullptr && compression_->takes(index, step_)) {
+    DT_RETURN_IF_ERROR(ReduceCoalesced());  // All ranks start their collectives in one order.
     float* const data = flat_.gradients().mutable_data_ptr<float>() + buckets_[index].range.begin;
     compressed_.push_back(index);
     return compression_->Start(index, data);
   }
-  DT_RETURN_IF_ERROR(Reduce(index));
+  if (options_.shards != nullptr) {
+    coalesced_.push_back(index);
+    return ends_coalesced_[index] != 0 ? ReduceCoalesced() : absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(
+      group_.AllReduce(BufferOf(buckets_[index].range), comm::ReduceOp::kSum, OptionsOf(index))
+          .status());
   return squares_->QueueRun(index);
 }
 
-// The Work is not kept: errors are the group's, and the stream orders what follows.
-absl::Status DeviceGradients::Reduce(size_t index) {
-  const DeviceBucket& bucket = buckets_[index];
-  const comm::CollectiveOptions options{
-      .name = bucket.name,
-      .wire = options_.compression.wire,
-      .after = launched_ != nullptr ? launched_->after(index, cut_) : nullptr};
-  if (options_.shards == nullptr) {
-    return group_.AllReduce(BufferOf(bucket.range), comm::ReduceOp::kSum, options).status();
+comm::CollectiveOptions DeviceGradients::OptionsOf(size_t index) const {
+  return {.name = buckets_[index].name,
+          .wire = options_.compression.wire,
+          .after = launched_ != nullptr ? launched_->after(index, cut_) : nullptr};
+}
+
+// Works are not kept: errors are the group's, and the stream orders what follows.
+absl::Status DeviceGradients::ReduceCoalesced() {
+  const std::vector<size_t> places = std::exchange(coalesced_, {});
+  std::vector<comm::ReduceScatterCall> calls;
+  for (const size_t place : places) {
+    const DeviceBucket& bucket = buckets_[place];
+    calls.push_back({BufferOf(bucket.range), BufferOf(bucket.own), OptionsOf(place)});
   }
-  return group_
-      .ReduceScatter(BufferOf(bucket.range), BufferOf(bucket.own), comm::ReduceOp::kSum, options)
-      .status();
+  DT_RETURN_IF_ERROR(group_.ReduceScatterCoalesced(calls, comm::ReduceOp::kSum));
+  for (const size_t place : places) {
+    DT_RETURN_IF_ERROR(squares_->QueueRun(place));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DeviceGradients::FinishBackward() {
@@ -222,6 +237,7 @@ void DeviceGradients::Release() {
     group_.JoinStream(device_.stream()).IgnoreError();
     under_way_ = false;
   }
+  coalesced_.clear();
   compressed_.clear();
   if (compression_ != nullptr) {
     compression_->Drop();

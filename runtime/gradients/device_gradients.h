@@ -1,9 +1,9 @@
 // Gradients on a GPU at ZeRO stages 0 and 1: accumulated whole in the flat buffer on the compute
 // stream, reduced by buckets on the device group's stream during the step's last backward: all-
-// reduced at stage 0, reduce-scattered in place at stage 1. Sums of squares are taken on that
-// stream too, bucket by bucket, behind each reduction. A bucket that is compressed is summed whole,
-// at both stages, by a reduction of its own. Nothing here waits for the device but a change of
-// compressed buckets.
+// reduced at stage 0, reduce-scattered in place at stage 1, where buckets that one gradient fills
+// go in one call. Sums of squares are taken on that stream too, bucket by bucket, behind each
+// reduction. A bucket that is compressed is summed whole, at both stages, by a reduction of its
+// own. Nothing here waits for the device but a change of compressed buckets.
 //
 // A backward that is captured starts nothing; behind each launch of its graph all reductions are
 // started at once, and each waits on the device for the place in the graph where its bucket is full
@@ -85,7 +85,9 @@ class DeviceGradients final : public DeviceGradientSync {
   absl::Status UseShards(const std::vector<int>& order);
   void PlaceRuns();
   absl::Status Launch(int place);
-  absl::Status Reduce(size_t index);
+  comm::CollectiveOptions OptionsOf(size_t index) const;
+  // Starts those that wait for the last of them, and takes their sums of squares.
+  absl::Status ReduceCoalesced();
   // Compressed buckets go by the present places.
   absl::Status MakeCompression();
   absl::Status FinishCompressed();
@@ -100,6 +102,8 @@ class DeviceGradients final : public DeviceGradientSync {
   WholeCollector collector_;
   std::unique_ptr<DeviceSquares> squares_;          // A run for each bucket.
   std::unique_ptr<DeviceCompression> compression_;  // Null: none.
+  std::vector<uint8_t> ends_coalesced_;             // Stage 1 (coalesced_buckets.h).
+  std::vector<size_t> coalesced_;                   // Places of buckets that go with the next one.
   std::vector<size_t> compressed_;                  // Places of buckets that it has under way.
   uint64_t cut_ = 0;                                // How often buckets were cut or ordered.
   BucketMarks* captured_ = nullptr;                 // The marks of the capture under way.

@@ -248,7 +248,7 @@ CudaResult FakeCuda::EventQuery(CudaEvent* event) {
     lock.unlock();
     return QueryCaptured(capture);
   }
-  if (found->done != found->recorded) {
+  if (hangs_ || found->done != found->recorded) {
     return CudaResult::kNotReady;
   }
   const uint64_t host_copies = found->host_copies;

@@ -104,6 +104,8 @@ class FakeCuda final : public CudaApi {
   // From now on each operation of a stream with a thread starts so much later, so that whoever does
   // not wait for it is too early for certain.
   void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
+  // While it `hangs`, hosts find no event done, as of a device that is stuck.
+  void Hang(bool hangs) { hangs_ = hangs; }
   // After so many more, copies to or from pinned memory fail on streams with a thread.
   void FailCopiesAfter(int64_t copies) { copies_left_ = copies; }
   // Sets the name that DeviceFacts gives every device.
@@ -163,6 +165,7 @@ class FakeCuda final : public CudaApi {
   std::atomic<int> graph_launches_{0};
   std::atomic<int> waits_inside_graphs_{0};
   std::atomic<int64_t> delay_us_{0};
+  std::atomic<bool> hangs_{false};
   std::atomic<CudaResult> exportable_memory_{CudaResult::kSuccess};
   std::atomic<size_t> free_bytes_{size_t{1} << 30};
   std::atomic<int64_t> copies_left_{std::numeric_limits<int64_t>::max()};

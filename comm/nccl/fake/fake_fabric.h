@@ -1,8 +1,8 @@
 // The wire of the NCCL fake: shared memory that forked processes inherit, and the byte movement of
 // one communicator over it.
 //
-// A collective whose ranks disagree (kind, count, type, operation, root) never ends, as with NCCL,
-// until the caller's `stopped` says so.
+// A collective whose ranks disagree (kind, count, type, operation, root, NCCL group) never ends, as
+// with NCCL, until the caller's `stopped` says so.
 #pragma once
 
 #include <atomic>
@@ -29,6 +29,9 @@ struct FakeDescriptor {
   int op = 0;    // Pre-multiplied sums are one value: their scalars may differ.
   int root = 0;  // 0 when there is none.
   uint64_t count = 0;
+  // Collectives of its communicator that are in one NCCL group with it, itself included: NCCL plans
+  // them together, so ranks that group otherwise have called something else.
+  int together = 1;
   bool operator==(const FakeDescriptor&) const = default;
 };
 

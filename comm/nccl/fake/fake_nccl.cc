@@ -165,12 +165,16 @@ NcclResult FakeNccl::CommGetAsyncError(NcclComm* handle, NcclResult* error) {
     *error = comm->error;
     return NcclResult::kSuccess;
   }
-  *error = NcclResult::kInProgress;
-  if (faults_.init_hangs || held_ || !AdvanceSplit(*comm)) {
-    return NcclResult::kSuccess;
-  }
-  const int arrived = comm->finalizing ? comm->shared->finalized : comm->shared->joined;
-  if (arrived < comm->ranks || comm->polls_left-- > 0) {
+  const auto in_progress = [&] {
+    if (faults_.init_hangs || held_ || !AdvanceSplit(*comm)) {
+      return true;
+    }
+    const int arrived = comm->finalizing ? comm->shared->finalized : comm->shared->joined;
+    return arrived < comm->ranks || comm->polls_left-- > 0;
+  };
+  if (in_progress()) {
+    ++polls_;
+    *error = NcclResult::kInProgress;
     return NcclResult::kSuccess;
   }
   comm->polls_left = 0;

@@ -90,6 +90,8 @@ class FakeNccl final : public NcclApi {
   int aborts() const { return aborts_; }
   // Calls for which a non-blocking NCCL starts a thread: those that queue on streams.
   int jobs() const { return jobs_; }
+  // Questions that were answered with "in progress".
+  int polls() const { return polls_; }
   // Whether every call stays in progress.
   void HoldCalls(bool held) { held_ = held; }
 
@@ -127,6 +129,7 @@ class FakeNccl final : public NcclApi {
   std::atomic<int> aborts_{0};
   std::atomic<int> operations_{0};
   std::atomic<int> jobs_{0};
+  std::atomic<int> polls_{0};
   std::atomic<bool> held_{false};
   mutable std::mutex mutex_;
   std::map<NcclComm*, std::shared_ptr<FakeNcclComm>> comms_;

@@ -1,4 +1,5 @@
 // The collectives of FakeNccl: checks, groups and the queueing on streams.
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -85,8 +86,17 @@ NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
     return NcclResult::kSuccess;
   }
   ++jobs_;
+  const auto is_transfer = [](const Queued& queued) {
+    const FakeKind kind = queued.operation.descriptor.kind;
+    return kind == FakeKind::kSend || kind == FakeKind::kReceive;
+  };
+  const auto together_in = [&](const std::shared_ptr<FakeNcclComm>& comm) {
+    return std::count_if(operations.begin(), operations.end(), [&](const Queued& queued) {
+      return queued.comm == comm && !is_transfer(queued);
+    });
+  };
   // Like NCCL's, the sends and receives of a group run together, after its collectives.
-  std::map<std::pair<FakeNcclComm*, CudaStream*>, std::vector<FakeOperation>> together;
+  std::map<std::pair<FakeNcclComm*, CudaStream*>, std::vector<FakeOperation>> transfers;
   for (const Queued& queued : operations) {
     FakeNcclComm* const comm = queued.comm.get();
     comm->polls_left = faults_.polls_in_progress;
@@ -95,22 +105,23 @@ NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
     if (breaks) {
       comm->error = faults_.async_error;
     }
-    const FakeKind kind = queued.operation.descriptor.kind;
     if (breaks || index == faults_.hanging_operation) {
       Enqueue(queued.comm, queued.stream, [held = queued.comm] { held->exchange->Hang(); });
-    } else if (kind == FakeKind::kSend || kind == FakeKind::kReceive) {
-      together[{comm, queued.stream}].push_back(queued.operation);
+    } else if (is_transfer(queued)) {
+      transfers[{comm, queued.stream}].push_back(queued.operation);
     } else {
+      FakeOperation operation = queued.operation;
+      operation.descriptor.together = static_cast<int>(together_in(queued.comm));
       Enqueue(queued.comm, queued.stream,
-              [queued] { queued.comm->exchange->Collective(queued.operation); });
+              [held = queued.comm, operation] { held->exchange->Collective(operation); });
     }
   }
-  for (auto& [where, transfers] : together) {
+  for (auto& [where, moves] : transfers) {
     std::shared_ptr<FakeNcclComm> held;
     for (const Queued& queued : operations) {
       held = queued.comm.get() == where.first ? queued.comm : held;
     }
-    Enqueue(held, where.second, [held, moved = transfers] { held->exchange->PointToPoint(moved); });
+    Enqueue(held, where.second, [held, moved = moves] { held->exchange->PointToPoint(moved); });
   }
   return faults_.polls_in_progress > 0 ? NcclResult::kInProgress : NcclResult::kSuccess;
 }

@@ -60,7 +60,8 @@ void RunRanks(int size, const RankBody& body, const std::function<FakeNcclFaults
                         faults ? faults(context.rank) : FakeNcclFaults{});
           body(self);
         }
-        fflush(nullptr);  // What failed is printed there; the process ends without doing so.
+        // The process ends without flushing stdout, to which failures are printed.
+        fflush(nullptr);
         return ::testing::Test::HasFailure() ? absl::InternalError("failed; printed above")
                                              : absl::OkStatus();
       });

@@ -15,7 +15,8 @@
 
 namespace dtrain::comm {
 
-// What one rank's process has. Members are destroyed in reverse order: the fakes end what hangs.
+// The parts that one rank's process has. Members are destroyed in reverse order: the fakes end what
+// hangs.
 struct FakeRank {
   FakeRank(FakeFabric* fabric, Store* store, int rank, int size, FakeNcclFaults faults);
 

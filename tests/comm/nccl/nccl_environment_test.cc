@@ -1,4 +1,4 @@
-// Which variables of NCCL dtrain sets, and that it sets none that is set.
+// The variables of NCCL that dtrain sets. It keeps the value of one that is already set.
 #include "comm/nccl/nccl_environment.h"
 
 #include <gmock/gmock.h>

@@ -102,7 +102,7 @@ TEST_F(NcclOnGpu, PartsAreAddedInRankOrderAndANonFiniteElementShowsInTheSum) {
   EXPECT_FALSE(std::isfinite(sum));
 }
 
-// What a stream that waits for a place in a graph sees is this launch's, not the one's before.
+// A stream that waits for a place in a graph must see data of this launch, not of the one before.
 TEST_F(NcclOnGpu, ACallWaitsForItsPlaceInTheGraphThatWasLaunched) {
   constexpr size_t kSlow = size_t{1} << 30;  // Takes the device some 0.3 ms.
   void* slow = nullptr;

@@ -1,4 +1,5 @@
-// What the NCCL group does about a place inside a graph of the compute stream's, over the fakes.
+// Collectives of the NCCL group that wait for a place inside a graph of the compute stream, over
+// the fakes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
