@@ -5,19 +5,26 @@
 
 #include <vector>
 
+#include "gpt/document_attention.h"
+
 namespace {
+
+struct CudaKernels {
+  bool flash = false;
+  bool cudnn = false;
+  bool math = false;
+};
 
 // Limits for a scope which of CUDA's kernels scaled_dot_product_attention may take. The switches
 // are the whole process's, so only one thread may drive a model.
 class CudaBackendScope {
  public:
-  explicit CudaBackendScope(AttentionBackend only)
+  explicit CudaBackendScope(CudaKernels only)
       : flash_(context().userEnabledFlashSDP()),
         efficient_(context().userEnabledMemEfficientSDP()),
         math_(context().userEnabledMathSDP()),
         cudnn_(context().userEnabledCuDNNSDP()) {
-    Set(only == AttentionBackend::kFlash, false, only == AttentionBackend::kMath,
-        only == AttentionBackend::kCudnn);
+    Set(only.flash, false, only.math, only.cudnn);
   }
   ~CudaBackendScope() { Set(flash_, efficient_, math_, cudnn_); }
   CudaBackendScope(const CudaBackendScope&) = delete;
@@ -64,7 +71,8 @@ at::Tensor OneDocumentARow(const at::Tensor& q, const at::Tensor& k, const at::T
     return WriteScoresOut(q, k, v, call.dropout);
   }
   if (q.is_cuda()) {
-    const CudaBackendScope scope(call.backend);
+    const CudaBackendScope scope({.flash = call.backend == AttentionBackend::kFlash,
+                                  .cudnn = call.backend == AttentionBackend::kCudnn});
     return LetLibTorchChoose(q, k, v, call.dropout);
   }
   TORCH_CHECK(call.backend == AttentionBackend::kFlash,
@@ -76,6 +84,51 @@ at::Tensor OneDocumentARow(const at::Tensor& q, const at::Tensor& k, const at::T
               "model's attention dropout to 0, or attention_backend to math");
   return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, /*dropout_p=*/0.0,
                                                                      /*is_causal=*/true));
+}
+
+// Asks before, so that nothing has to be caught: the process's switches, the tensors, and LibTorch
+// for what its build and the GPU can do.
+bool DocumentsAreOneCall(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const AttentionCall& call) {
+  const bool may_be_flash =
+      call.backend == AttentionBackend::kFlash ||
+      (call.backend == AttentionBackend::kAuto && at::globalContext().userEnabledFlashSDP());
+  if (!may_be_flash || !call.document_offsets.defined() ||
+      !FitsOneCall({.on_gpu = q.is_cuda(),
+                    .type = q.scalar_type(),
+                    .head_dim = q.size(3),
+                    .dropout = call.dropout,
+                    .tokens = q.size(0) * q.size(1),
+                    .documents = static_cast<int64_t>(call.document_lengths.size())})) {
+    return false;
+  }
+  // Where flash attention cannot, the choice is to write the scores out, and no error.
+  const CudaBackendScope scope({.flash = true, .math = true});
+  const int64_t choice = at::_fused_sdp_choice(
+      q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), /*attn_mask=*/{}, /*dropout_p=*/0.0,
+      /*is_causal=*/true, /*scale=*/std::nullopt, /*enable_gqa=*/q.size(2) != k.size(2));
+  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention);
+}
+
+// One call for each document, on any device: no scores between documents are computed, and each
+// document gets the same result as by itself. q [batch, sequence, heads, head_dim] -> [1, batch *
+// sequence, heads, head_dim]. split's backward is one concatenation.
+at::Tensor AttendOneByOne(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionCall& call) {
+  const at::IntArrayRef lengths(call.document_lengths.data(), call.document_lengths.size());
+  const auto cut = [&](const at::Tensor& x) {  // -> [1, heads, length, head_dim] each.
+    return x.reshape({1, x.size(0) * x.size(1), x.size(2), x.size(3)})
+        .transpose(1, 2)
+        .split_with_sizes(lengths, /*dim=*/2);
+  };
+  const std::vector<at::Tensor> queries = cut(q);
+  const std::vector<at::Tensor> keys = cut(k);
+  const std::vector<at::Tensor> values = cut(v);
+  std::vector<at::Tensor> attended;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    attended.push_back(OneDocumentARow(queries[i], keys[i], values[i], call).transpose(1, 2));
+  }
+  return at::cat(attended, 1);
 }
 
 }  // namespace
@@ -99,20 +152,8 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
         .transpose(1, 2)
         .reshape({batch, sequence, width});
   }
-  // One call for each document: no scores between documents are computed, and each document gets
-  // the same result as by itself. split's backward is one concatenation.
-  const at::IntArrayRef lengths(call.document_lengths.data(), call.document_lengths.size());
-  const auto cut = [&](const at::Tensor& x) {  // -> [1, heads, length, head_dim] each.
-    return x.reshape({1, batch * sequence, x.size(2), x.size(3)})
-        .transpose(1, 2)
-        .split_with_sizes(lengths, /*dim=*/2);
-  };
-  const std::vector<at::Tensor> queries = cut(q);
-  const std::vector<at::Tensor> keys = cut(k);
-  const std::vector<at::Tensor> values = cut(v);
-  std::vector<at::Tensor> attended;
-  for (size_t i = 0; i < queries.size(); ++i) {
-    attended.push_back(OneDocumentARow(queries[i], keys[i], values[i], call).transpose(1, 2));
-  }
-  return at::cat(attended, 1).reshape({batch, sequence, width});
+  const at::Tensor attended = DocumentsAreOneCall(q, k, v, call)
+                                  ? AttendAtOnce(q, k, v, call.document_offsets)
+                                  : AttendOneByOne(q, k, v, call);
+  return attended.reshape({batch, sequence, width});
 }

@@ -3,7 +3,8 @@
 // The kernel is the configuration's choice, not a guess: "flash" is LibTorch's tiled kernel on the
 // CPU and flash attention on CUDA, "cudnn" is cuDNN's (CUDA only), "math" writes the scores out.
 // "auto" leaves the choice to LibTorch (flash, where it can). A kernel that cannot take the tensors
-// throws, saying why; nothing falls back silently. Thread-safe.
+// throws, saying why; nothing falls back silently. Packed documents are one call where flash
+// attention takes them so (document_attention.h), else one call each. Thread-safe.
 #pragma once
 
 #include <map>
@@ -23,6 +24,8 @@ struct AttentionCall {
   // Documents packed into the batch, in tokens, one after the other through all rows; none crosses
   // the end of a row. Empty: every row is one document.
   absl::Span<const int64_t> document_lengths = {};
+  // DocumentOffsets of the same documents, on the tensors' GPU; undefined: one call each.
+  at::Tensor document_offsets = {};
 };
 
 // q [batch, sequence, heads, head_dim], k and v [batch, sequence, kv_heads, head_dim] of one type

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtrain/ops.h"
+#include "gpt/document_attention.h"
 
 namespace {
 
@@ -49,6 +50,10 @@ std::shared_ptr<const SequenceContext> BackboneImpl::MakeContext(const at::Tenso
     context->positions = positions;
     context->document_lengths =
         lengths.empty() ? dtrain::DocumentLengths(positions) : std::move(lengths);
+    if (positions.is_cuda()) {
+      context->document_offsets =
+          DocumentOffsets(positions, static_cast<int64_t>(context->document_lengths.size()));
+    }
   }
   if (rotary_ != nullptr) {
     context->rotary = rotary_->UpTo(tokens.size(1), tokens.device());

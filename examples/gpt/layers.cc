@@ -161,7 +161,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, const SequenceContext& co
   return output_(CausalAttention(q, k, v,
                                  {.backend = options_.attention_backend,
                                   .dropout = is_training() ? options_.attention_dropout : 0.0,
-                                  .document_lengths = context.document_lengths}));
+                                  .document_lengths = context.document_lengths,
+                                  .document_offsets = context.document_offsets}));
 }
 
 MlpImpl::MlpImpl(const GptOptions& options) : activation_(options.activation) {

@@ -17,6 +17,7 @@ struct SequenceContext {
   dtrain::ops::RopeTable rotary;          // Undefined tensors for GPT-2.
   at::Tensor positions;                   // [batch, sequence] of packed documents, else undefined.
   std::vector<int64_t> document_lengths;  // AttentionCall's.
+  at::Tensor document_offsets;            // AttentionCall's; undefined on the host.
 };
 
 // The residual stream between layers, as two tensors [batch, sequence, hidden] whose sum it is. The

@@ -110,7 +110,7 @@ class FakePlace final : public TrainingPlace {
 absl::Status TrainingPlace::Here() { return absl::OkStatus(); }
 
 // Small, because an emulated kernel runs its threads one after the other. Its sums have a GPU's
-// order, its products the host's. Which pairs are left out is made up for by `./dev test long`.
+// order, its products the host's. `./dev test long` also runs the pairs that are left out.
 const TrainingScale& TrainingPlace::Scale() {
   static const TrainingScale scale = {
       .sizes = {.vocabulary = 64, .heads = 2, .head_dim = 16, .intermediate = 64, .positions = 32},
