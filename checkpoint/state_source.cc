@@ -15,13 +15,9 @@ std::vector<TensorSpec> Specs(const std::vector<NamedTensor>& tensors) {
 }  // namespace
 
 absl::StatusOr<std::vector<TensorSpec>> SpanSource::ModelTensors() { return Specs(model); }
-absl::StatusOr<absl::Span<const std::byte>> SpanSource::ModelBytes(size_t index) {
-  return model[index].bytes;
-}
+absl::Status SpanSource::GiveModel(size_t index, ByteSink sink) { return sink(model[index].bytes); }
 absl::StatusOr<std::vector<TensorSpec>> SpanSource::StateTensors() { return Specs(state); }
-absl::StatusOr<absl::Span<const std::byte>> SpanSource::StateBytes(size_t index) {
-  return state[index].bytes;
-}
+absl::Status SpanSource::GiveState(size_t index, ByteSink sink) { return sink(state[index].bytes); }
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SpanSource::ModelFiles() {
   return model_files;
 }

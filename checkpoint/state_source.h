@@ -1,10 +1,12 @@
 // The seam to the engine: the tensors and records of one snapshot.
 //
 // The writer calls a source from one thread, during one Save; the snapshot must not change
-// meanwhile. runtime implements it (SpanSource serves most cases); nothing here knows LibTorch.
+// meanwhile (StagedSource lets it). runtime implements it (SpanSource serves most cases); nothing
+// here knows LibTorch.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -23,14 +25,14 @@ class StateSource {
   // Whole tensors under their public names that THIS rank writes into model/. Exactly one rank
   // gives each name; tied tensors are given once.
   virtual absl::StatusOr<std::vector<TensorSpec>> ModelTensors() = 0;
-  // Bytes of ModelTensors()[index], valid until the next call on the source; called once for each
-  // index.
-  virtual absl::StatusOr<absl::Span<const std::byte>> ModelBytes(size_t index) = 0;
+  // Gives the bytes of ModelTensors()[index] to `sink`, in order and in as many parts as it likes.
+  // Returns the sink's first error. Called once for each index, in any order.
+  virtual absl::Status GiveModel(size_t index, ByteSink sink) = 0;
 
   // This rank's state (master weights, moments, RNG...) for state/rank-R-of-N.safetensors. An empty
   // list gives an empty file.
   virtual absl::StatusOr<std::vector<TensorSpec>> StateTensors() = 0;
-  virtual absl::StatusOr<absl::Span<const std::byte>> StateBytes(size_t index) = 0;
+  virtual absl::Status GiveState(size_t index, ByteSink sink) = 0;
 
   // Small files for model/ beside the weights: {"config.json", text}, tokenizer... Called on rank
   // 0.
@@ -41,9 +43,17 @@ class StateSource {
   virtual absl::StatusOr<Json> Rank() = 0;
 };
 
+// How long bytes of a snapshot stay as they are.
+enum class BytesStay : uint8_t {
+  kWithSnapshot,  // The snapshot owns them.
+  kUntilUpdate,   // The next update of the weights changes them.
+  kUntilStep,     // The next forward or the program may change them.
+};
+
 struct NamedTensor {
   TensorSpec spec;
   absl::Span<const std::byte> bytes;
+  BytesStay stay = BytesStay::kWithSnapshot;
 };
 
 // A source over memory that the caller owns.
@@ -56,9 +66,9 @@ class SpanSource final : public StateSource {
   Json rank = Json::object();
 
   absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override;
-  absl::StatusOr<absl::Span<const std::byte>> ModelBytes(size_t index) override;
+  absl::Status GiveModel(size_t index, ByteSink sink) override;
   absl::StatusOr<std::vector<TensorSpec>> StateTensors() override;
-  absl::StatusOr<absl::Span<const std::byte>> StateBytes(size_t index) override;
+  absl::Status GiveState(size_t index, ByteSink sink) override;
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ModelFiles() override;
   absl::StatusOr<JobState> Job() override;
   absl::StatusOr<Json> Rank() override;

@@ -57,13 +57,26 @@ std::string CheckpointLine(const Json& record) {
         Text(record, "note"));
   }
   const auto metrics = record.find("m");
-  if (metrics == record.end() || !metrics->is_object() || path.empty()) {
+  if (metrics == record.end() || !metrics->is_object()) {
+    return "";
+  }
+  if (const std::optional<double> skipped = Number(*metrics, "ckpt/skipped")) {
+    return absl::StrCat("skipped the checkpoint of step ", WithThousands(RecordStep(record)),
+                        ": the last one is still being written (",
+                        WithThousands(std::llround(*skipped)), " skipped so far)");
+  }
+  if (path.empty()) {
     return "";
   }
   const std::optional<double> seconds = Number(*metrics, "time/checkpoint_s");
   const std::optional<double> bytes = Number(*metrics, "ckpt/bytes");
   if (!seconds || !bytes) {
     return "";
+  }
+  if (const auto beside = record.find("background"); beside != record.end() && *beside == true) {
+    return absl::StrCat("saved step ", WithThousands(RecordStep(record)),
+                        " while training went on (", FormatBytes(*bytes), ", ",
+                        absl::StrFormat("%.1f", *seconds * 1e3), " ms of waiting) to ", path);
   }
   return absl::StrCat("saved step ", WithThousands(RecordStep(record)),
                       absl::StrFormat(*seconds < 9.95 ? " in %.1f s (" : " in %.0f s (", *seconds),

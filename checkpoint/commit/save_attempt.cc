@@ -218,7 +218,7 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
     for (const size_t index : shard) {
       specs.push_back(model_[index]);
     }
-    const auto bytes = [&](size_t i) { return source_.ModelBytes(shard[i]); };
+    const auto bytes = [&](size_t i, ByteSink sink) { return source_.GiveModel(shard[i], sink); };
     DT_RETURN_IF_ERROR(Add(absl::StrCat(kModelFolder, "/", ShardName(number++, plan.shard_count)),
                            report, [&](const std::string& path) {
                              return WriteSafetensors(storage_, path, specs, bytes,
@@ -247,7 +247,9 @@ absl::Status SaveAttempt::WriteState(RankReport& report) {
   DT_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, source_.StateTensors());
   return Add(StatePath(exchange_.rank(), exchange_.world_size()), report,
              [&](const std::string& path) {
-               const auto bytes = [&](size_t i) { return source_.StateBytes(i); };
+               const auto bytes = [&](size_t i, ByteSink sink) {
+                 return source_.GiveState(i, sink);
+               };
                return WriteSafetensors(storage_, path, specs, bytes, Access::kOwner);
              });
 }

@@ -66,13 +66,16 @@ absl::StatusOr<FileChecksum> WriteTensors(Storage& storage, const std::string& p
   BlockWriter writer(*file);
   DT_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
   for (size_t i = 0; i < entries.size(); ++i) {
-    DT_ASSIGN_OR_RETURN(const auto data, bytes(order[i]));
-    if (data.size() != entries[i].bytes()) {
+    uint64_t given = 0;
+    DT_RETURN_IF_ERROR(bytes(order[i], [&](absl::Span<const std::byte> data) {
+      given += data.size();
+      return given > entries[i].bytes() ? absl::OkStatus() : writer.Append(data);
+    }));
+    if (given != entries[i].bytes()) {
       return absl::InvalidArgumentError(
           absl::StrCat(storage.DisplayName(path), ": tensor ", entries[i].name, " came with ",
-                       data.size(), " bytes, its shape and dtype take ", entries[i].bytes()));
+                       given, " bytes, its shape and dtype take ", entries[i].bytes()));
     }
-    DT_RETURN_IF_ERROR(writer.Append(data));
   }
   return writer.Finish();
 }

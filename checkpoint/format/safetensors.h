@@ -33,10 +33,11 @@ struct WrittenFile {
   std::vector<TensorEntry> tensors;  // In offset order.
 };
 
-// Gives the bytes of tensor `index` of the list passed along; valid until the next call. Called
-// once for each tensor, in offset order.
-using TensorBytesSource =
-    absl::FunctionRef<absl::StatusOr<absl::Span<const std::byte>>(size_t index)>;
+// Takes the next bytes of a tensor; they need not stay after the call.
+using ByteSink = absl::FunctionRef<absl::Status(absl::Span<const std::byte>)>;
+// Gives the bytes of tensor `index` of the list passed along to `sink`, in order and in any number
+// of parts, and returns the sink's first error. Called once for each tensor, in offset order.
+using TensorBytesSource = absl::FunctionRef<absl::Status(size_t index, ByteSink sink)>;
 
 // Writes `tensors` to a new file at `path` and makes its content durable (the caller syncs the
 // folder). Blocks of at least 4 MiB reach the storage. On an error the file is removed; the message

@@ -19,7 +19,7 @@
 
 namespace dtrain::checkpoint {
 
-// Who may read a file: checkpoint state is its owner's alone, models are for everyone.
+// The users who may read a file: its owner alone reads checkpoint state, everyone reads models.
 enum class Access { kOwner, kEveryone };  // Modes 0600 and 0644 where there are modes.
 
 // A new file on which nothing relies yet. Dropping it without Finish leaves an unsynced file.

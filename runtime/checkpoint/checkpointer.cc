@@ -9,16 +9,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/commit/writer.h"
 #include "checkpoint/restore/reader.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "runtime/checkpoint/background_save.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
+#include "runtime/checkpoint/known_save.h"
 #include "runtime/checkpoint/model_tensors.h"
+#include "runtime/checkpoint/staging_memory.h"
 #include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/job/job_state.h"
 #include "runtime/model/phase.h"
@@ -34,37 +36,12 @@ const char* SignalName(int signal) {
   return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
 }
 
-// The newest checkpoint that the run's records name, whatever has become of it.
-std::optional<checkpoint::KnownSave> LastKnownSave(const std::string& run_dir) {
-  constexpr size_t kMetricsBytesMax = size_t{1} << 30;
-  const auto text = ReadFile(absl::StrCat(run_dir, "/metrics/rank-0.jsonl"), kMetricsBytesMax);
-  if (!text.ok()) {
-    return std::nullopt;
-  }
-  absl::string_view rest = *text;
-  for (size_t at = rest.npos; (at = rest.rfind(R"("kind":"ckpt")")) != rest.npos;) {
-    const size_t begin = rest.rfind('\n', at) + 1;  // 0 in the first line.
-    const auto line = rest.substr(begin, rest.find('\n', at) - begin);
-    rest = rest.substr(0, begin);
-    const auto record = ParseJson(line, "metrics");
-    if (!record.ok() || !record->is_object()) {
-      continue;  // Torn by a crash.
-    }
-    const auto durable = record->find("durable");
-    const bool is_save = durable != record->end() && *durable == true;
-    const auto path = record->find("path");
-    if ((!is_save && !record->contains("restored")) || path == record->end() ||
-        !path->is_string()) {
-      continue;
-    }
-    const auto folder = path->get<std::string>();
-    const auto id = checkpoint::StepId::FromDirectoryName(folder.substr(folder.rfind('/') + 1));
-    if (id.has_value()) {
-      return checkpoint::KnownSave{*id, folder};
-    }
-  }
-  return std::nullopt;
-}
+// Where training is when the end of a save is recorded.
+enum class SaveKind {
+  kInStep,      // It has stood still meanwhile.
+  kAtEnd,       // The job ends, and its end gives the reason of a failed save.
+  kBackground,  // It went on meanwhile.
+};
 
 // The end of a job whose run directory another one has taken. It is not temporary: both would take
 // it from each other through all their restarts.
@@ -87,9 +64,20 @@ struct Checkpointer::State {
   std::vector<NamedTensor> tensors;  // By TrackedName.
   bool tensors_checked = false;      // They are the same on every rank.
   int64_t saved_step = -1;
-  absl::Status misuse;  // The first wrong Track().
+  int64_t started_step = -1;  // The last one whose save began in the background.
+  absl::Status misuse;        // The first wrong Track().
+  // checkpoint.async, from the first such save on. Saves in the background have a group of their
+  // own, null when the rank is alone.
+  std::unique_ptr<comm::Group> save_group;
+  std::unique_ptr<checkpoint::Exchange> save_exchange;
+  std::unique_ptr<BackgroundSave> background;
+  double blocked_s = 0;       // How long the save under way has held training up.
+  int64_t skipped_saves = 0;  // Came due while another one was under way.
 
   explicit State(Job& j) : job(j), exchange(j.group()) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
 
   RankPlace place() const { return {job.rank(), job.world_size(), ParameterOffload(job.config())}; }
   Deadline deadline() const {
@@ -104,13 +92,28 @@ struct Checkpointer::State {
   absl::Status RestoreEngines(checkpoint::Checkpoint& from, std::string& note);
   absl::StatusOr<EngineSnapshot> TakeSnapshots();
   absl::Status Restore(checkpoint::Checkpoint& from);
-  // `ends`: the job ends after this save, and its end gives the reason of a failed one.
-  checkpoint::SaveReport Save(int64_t step, bool ends);
+  // Everything that a checkpoint of now holds.
+  absl::StatusOr<EngineSnapshot> Take();
+  checkpoint::SaveReport Save(int64_t step, SaveKind kind);
   checkpoint::SaveReport Write(int64_t step);
-  void Record(const checkpoint::SaveReport& report, double seconds, bool ends);
+  // Saves beside training: starts one, or skips it because one is still under way on some rank.
+  absl::Status StartSave(int64_t step);
+  absl::Status MakeBackground(const EngineSnapshot& first);
+  // Records how a save in the background ended. FailedPrecondition: this job is fenced.
+  absl::Status End(const std::optional<checkpoint::SaveReport>& ended);
+  void Record(const checkpoint::SaveReport& report, double seconds, SaveKind kind);
 };
 
+Checkpointer::State::~State() {
+  for (const auto& [name, engine] : engines) {
+    if (background != nullptr) {
+      engine->state().before_update = nullptr;
+    }
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
+  DT_RETURN_IF_ERROR(CheckStagingMemory(job));
   auto state = std::make_unique<State>(job);
   const std::string& configured = job.config().checkpoint_dir();
   auto storage = checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints"
@@ -293,35 +296,22 @@ absl::Status Checkpointer::RestoreLatest() {
   return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
 }
 
-checkpoint::SaveReport Checkpointer::State::Save(int64_t step, bool ends) {
+checkpoint::SaveReport Checkpointer::State::Save(int64_t step, SaveKind kind) {
   job.Beat("save", step);
   double seconds = 0;
   checkpoint::SaveReport report = [&] {
     const ScopedPhase phase("dtrain::checkpoint", seconds);
     return Write(step);
   }();
-  Record(report, seconds, ends);
+  Record(report, seconds, kind);
   return report;
 }
 
-checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
-  absl::StatusOr<EngineSnapshot> taken = TakeSnapshots();
-  if (!taken.ok()) {  // The group is broken: nobody can save.
-    checkpoint::SaveReport report;
-    report.status = taken.status();
-    report.id.step = step;
-    return report;
-  }
-  EngineSnapshot snapshot = *std::move(taken);
-  absl::Status added = AddTrackedTensors(tensors, place(), snapshot);
+absl::StatusOr<EngineSnapshot> Checkpointer::State::Take() {
+  DT_ASSIGN_OR_RETURN(EngineSnapshot snapshot, TakeSnapshots());
+  DT_RETURN_IF_ERROR(AddTrackedTensors(tensors, place(), snapshot));
   if (!tensors.empty() && !job.state().device->is_host()) {
-    added.Update(job.state().device->Synchronize());
-  }
-  if (!added.ok()) {
-    checkpoint::SaveReport report;
-    report.status = added;
-    report.id.step = step;
-    return report;
+    DT_RETURN_IF_ERROR(job.state().device->Synchronize());
   }
   Json states = Json::object();
   for (const auto& [name, object] : tracked) {
@@ -329,11 +319,83 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
   }
   snapshot.source.rank["tracked"] = states;
   snapshot.source.job.user = states;
-  return writer->Save(step, snapshot.source, exchange);
+  return snapshot;
+}
+
+checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
+  absl::StatusOr<EngineSnapshot> snapshot = Take();
+  if (!snapshot.ok()) {  // The group is broken: nobody can save.
+    checkpoint::SaveReport report;
+    report.status = snapshot.status();
+    report.id.step = step;
+    return report;
+  }
+  return writer->Save(step, snapshot->source, exchange);
+}
+
+absl::Status Checkpointer::State::MakeBackground(const EngineSnapshot& first) {
+  if (job.world_size() == 1) {
+    save_exchange = std::make_unique<checkpoint::AloneExchange>();
+  } else {
+    DT_ASSIGN_OR_RETURN(save_group, comm::SplitHostGroup(job.group(), job.state().store,
+                                                         /*color=*/0, job.rank()));
+    save_exchange = std::make_unique<GroupExchange>(*save_group);
+  }
+  background = std::make_unique<BackgroundSave>(
+      *writer, *save_exchange, StagingBytes(job, checkpoint::LiveBytes(first.source)));
+  for (const auto& [name, engine] : engines) {
+    engine->state().before_update = [this] {
+      if (background->running()) {
+        const ScopedPhase phase("dtrain::checkpoint", blocked_s);
+        background->LetUpdate();
+      }
+    };
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::State::StartSave(int64_t step) {
+  int32_t busy = background != nullptr && background->running() ? 1 : 0;
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      job.group().AllReduce({&busy, sizeof(busy), DType::kInt32, {}},
+                                            comm::ReduceOp::kMax, {.name = "a save is under way"}));
+  DT_RETURN_IF_ERROR(work.Wait());
+  if (busy != 0) {
+    ++skipped_saves;
+    job.metrics().LogEvent(EventKind::kCheckpoint, step,
+                           {{"skipped", true}, {"m", {{"ckpt/skipped", skipped_saves}}}});
+    return absl::OkStatus();
+  }
+  blocked_s = 0;
+  const ScopedPhase phase("dtrain::checkpoint", blocked_s);
+  absl::StatusOr<EngineSnapshot> snapshot = Take();
+  if (snapshot.ok() && background == nullptr) {
+    DT_RETURN_IF_ERROR(MakeBackground(*snapshot));
+  }
+  if (!snapshot.ok()) {
+    checkpoint::SaveReport report;
+    report.status = snapshot.status();
+    report.id.step = step;
+    Record(report, blocked_s, SaveKind::kInStep);
+    return absl::OkStatus();
+  }
+  started_step = step;
+  background->Start(step, *std::move(snapshot));
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::State::End(const std::optional<checkpoint::SaveReport>& ended) {
+  if (!ended.has_value()) {
+    return absl::OkStatus();
+  }
+  Record(*ended, blocked_s, SaveKind::kBackground);
+  return ended->outcome == checkpoint::SaveOutcome::kFenced ? Fenced(ended->status)
+                                                            : absl::OkStatus();
 }
 
 // `seconds`: how long training stood still.
-void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds, bool ends) {
+void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds,
+                                 SaveKind kind) {
   Json details = {{"m",
                    {{"ckpt/bytes", report.bytes},
                     {"ckpt/seconds", report.seconds},
@@ -344,14 +406,18 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report, double se
     details["path"] = absl::StrFormat("%s", storage->DisplayName(report.id.DirectoryName()));
   } else {
     details["error"] = std::string(report.status.message());
-    if (job.rank() == 0 && !ends && report.outcome != checkpoint::SaveOutcome::kFenced) {
+    if (job.rank() == 0 && kind != SaveKind::kAtEnd &&
+        report.outcome != checkpoint::SaveOutcome::kFenced) {
       const auto last = writer->last_durable();
       DT_LOG(Warning) << "checkpoint of step " << report.id.step
                       << " was not saved: " << report.status.message() << "; the last good one is "
                       << (last ? absl::StrCat("of step ", last->step) : "still to come");
     }
   }
-  job.metrics().LogEvent(EventKind::kCheckpoint, details);
+  if (kind == SaveKind::kBackground) {
+    details["background"] = true;
+  }
+  job.metrics().LogEvent(EventKind::kCheckpoint, report.id.step, details);
 }
 
 absl::Status Checkpointer::MaybeSave(int64_t step) {
@@ -360,6 +426,9 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   const bool stopping = state.job.stop_agreed();
   const bool due = interval > 0 && step % interval == 0;
   DT_RETURN_IF_ERROR(state.CheckTracked());
+  if (state.background != nullptr) {
+    DT_RETURN_IF_ERROR(state.End(stopping ? state.background->Wait() : state.background->Take()));
+  }
   if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
     return absl::OkStatus();
   }
@@ -368,9 +437,13 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (state.writer == nullptr) {
     DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
   }
+  if (state.job.config().checkpoint_async() && !stopping) {
+    return step == state.started_step ? absl::OkStatus() : state.StartSave(step);
+  }
   absl::Status saved;
   if (state.saved_step != step) {
-    const checkpoint::SaveReport report = state.Save(step, stopping);
+    const checkpoint::SaveReport report =
+        state.Save(step, stopping ? SaveKind::kAtEnd : SaveKind::kInStep);
     if (report.outcome == checkpoint::SaveOutcome::kFenced) {
       return Fenced(report.status);
     }
@@ -393,6 +466,9 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
 absl::Status Checkpointer::Finish() {
   State& state = *state_;
   DT_RETURN_IF_ERROR(state.CheckTracked());
+  if (state.background != nullptr) {
+    DT_RETURN_IF_ERROR(state.End(state.background->Wait()));
+  }
   const int64_t step = state.engines[0].second->step();
   if (step != state.saved_step && step > 0) {
     DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
@@ -400,7 +476,7 @@ absl::Status Checkpointer::Finish() {
     if (state.writer == nullptr) {
       DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
     }
-    const checkpoint::SaveReport report = state.Save(step, /*ends=*/true);
+    const checkpoint::SaveReport report = state.Save(step, SaveKind::kAtEnd);
     if (!report.durable()) {
       const bool is_fenced = report.outcome == checkpoint::SaveOutcome::kFenced;
       return Annotate(is_fenced ? Fenced(report.status) : report.status,

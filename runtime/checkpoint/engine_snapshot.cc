@@ -309,7 +309,9 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   for (const auto& [name, tensor] : UpdateState(state)) {
     const at::Tensor part =
         OnHost(tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements), snapshot);
-    snapshot.source.state.push_back({{prefix + name, StateType(part), {elements}}, BytesOf(part)});
+    snapshot.source.state.push_back({{prefix + name, StateType(part), {elements}},
+                                     BytesOf(part),
+                                     StayOf(tensor, part, checkpoint::BytesStay::kUntilUpdate)});
   }
   if (!state.missed.empty()) {
     const at::Tensor missed = MissedUpdates(state);
@@ -321,7 +323,9 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
     const at::Tensor kept = OnHost(tensor, snapshot);
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
     snapshot.keep.push_back(kept);
-    snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()}, BytesOf(kept)});
+    snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()},
+                                     BytesOf(kept),
+                                     StayOf(tensor, kept, checkpoint::BytesStay::kUntilStep)});
   }
   if (engine.empty()) {  // The process has one.
     const at::Tensor rng = CpuRngState();

@@ -144,13 +144,13 @@ absl::Status WriteInto(const std::string& directory, const ModelFolderContent& c
       specs.push_back({tensor.name, dtype, tensor.shape});
     }
     at::Tensor held;
-    const auto bytes = [&](size_t index) -> absl::StatusOr<absl::Span<const std::byte>> {
+    const auto bytes = [&](size_t index, checkpoint::ByteSink sink) -> absl::Status {
       const ModelTensor& tensor = content.tensors[shard.tensors[index]];
       held = at::Tensor();  // One at a time.
       DT_ASSIGN_OR_RETURN(const at::Tensor given, values(shard.tensors[index]));
       held = given.detach().to(at::kCPU, tensor.dtype).contiguous();
       total += held.nbytes();
-      return absl::Span<const std::byte>(BytesOf(held));
+      return sink(BytesOf(held));
     };
     DT_RETURN_IF_ERROR(
         WriteSafetensors(*storage, shard.file, specs, bytes, Access::kEveryone).status());

@@ -138,6 +138,11 @@ at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot) {
   return copy;
 }
 
+checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
+                             checkpoint::BytesStay changes) {
+  return kept.is_alias_of(tensor) ? changes : checkpoint::BytesStay::kWithSnapshot;
+}
+
 absl::Status CheckStorable(const EngineState& state) {
   for (const StoredTensor& item : StoredTensors(state)) {
     DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
@@ -177,8 +182,11 @@ absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
       const at::Tensor kept =
           passes(item) ? copies.Copy(item.tensor) : OnHost(item.tensor, snapshot);
       snapshot.keep.push_back(kept);
-      snapshot.source.model.push_back(
-          {{prefix + item.name, *dtype, kept.sizes().vec()}, BytesOf(kept)});
+      const auto changes =
+          item.is_buffer ? checkpoint::BytesStay::kUntilStep : checkpoint::BytesStay::kUntilUpdate;
+      snapshot.source.model.push_back({{prefix + item.name, *dtype, kept.sizes().vec()},
+                                       BytesOf(kept),
+                                       StayOf(item.tensor, kept, changes)});
     }));
   }
   return absl::OkStatus();

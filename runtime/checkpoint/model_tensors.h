@@ -18,6 +18,11 @@ namespace dtrain {
 // The memory of a contiguous tensor.
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor);
 
+// Until when `kept`, which OnHost gave of `tensor`, has its content: for as long as the snapshot if
+// it is a copy, else until `changes`.
+checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
+                             checkpoint::BytesStay changes);
+
 // A contiguous copy in pinned memory of what is on a GPU, kept alive by `snapshot`; else `tensor`
 // itself, contiguous. The copy is only queued: Device::Synchronize makes it whole.
 at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot);

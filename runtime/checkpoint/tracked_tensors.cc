@@ -82,7 +82,8 @@ absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const Rank
     }
     const at::Tensor kept = OnHost(item.tensor.detach().contiguous(), snapshot);
     snapshot.keep.push_back(kept);
-    snapshot.source.state.push_back({std::move(spec), BytesOf(kept)});
+    snapshot.source.state.push_back({std::move(spec), BytesOf(kept),
+                                     StayOf(item.tensor, kept, checkpoint::BytesStay::kUntilStep)});
   }
   return absl::OkStatus();
 }

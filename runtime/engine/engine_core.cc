@@ -34,7 +34,7 @@ EngineCore::EngineCore(Job& job, torch::nn::Module& module)
 const Device& EngineCore::device() const { return *job_.state().device; }
 
 EngineState& EngineCore::SettledState() {
-  DropWeightCodes();  // Who restores weights bumps no counter of theirs.
+  DropWeightCodes();  // The caller may restore weights, which changes no version counter of theirs.
   state_.settled = strategy_->SettleLastStep();
   state_.settled.Update(health_.weights());
   return state_;
@@ -341,6 +341,9 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
   // The reduced gradient of the step is complete, or queued, and no weight has changed.
   DT_RETURN_IF_ERROR(SettleBuffers(verdict));
   DT_RETURN_IF_ERROR(strategy_->Prepare(verdict));
+  if (state_.before_update) {
+    state_.before_update();
+  }
   if (absl::Status updated = strategy_->Update(verdict, step_.report); !updated.ok()) {
     health_.Tear(updated);
     return updated;
@@ -366,7 +369,8 @@ absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
   const ScopedPhase phase("dtrain::wait", step_.report.exposed_comm_s);
   // A gather that could not start leaves the ranks at different collectives.
   DT_RETURN_IF_ERROR(LiveStatus(state_));
-  // The agreement tells the others of any other failure of this rank alone.
+  // The agreement tells the others of a failure of this rank alone, if this rank has taken part in
+  // all reductions of the step. Where it has not, Fill fails, and the caller ends the groups.
   absl::Status failure = health_.failure();
   failure.Update(gradients_->status());
   if (activations_ != nullptr) {
@@ -464,6 +468,9 @@ absl::Status EngineCore::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
   DT_RETURN_IF_ERROR(CheckIdle());
   DropWeightCodes();  // The function may write by any means.
+  if (state_.before_update) {
+    state_.before_update();
+  }
   with_parameters_ = true;
   const absl::Cleanup over = [this] { with_parameters_ = false; };
   try {

@@ -27,6 +27,7 @@ namespace dtrain {
 namespace {
 
 constexpr size_t kQueuedLinesMax = 4096;
+constexpr int64_t kCurrentStep = -1;  // Stands for the step of an event.
 constexpr double kSmoothing = 0.9;  // For the step time from which the remaining time is estimated.
 
 plan::MetricsKind RecordKind(EventKind kind) {
@@ -212,9 +213,14 @@ void Metrics::SetStep(int64_t step) {
 }
 
 void Metrics::LogEvent(EventKind kind, const Json& details) {
+  LogEvent(kind, kCurrentStep, details);
+}
+
+void Metrics::LogEvent(EventKind kind, int64_t step, const Json& details) {
   std::lock_guard lock(state_->mutex);
   state_->CompleteLate(/*wait=*/false);
   plan::MetricsRecord record = state_->Record(RecordKind(kind));
+  record.step = step == kCurrentStep ? record.step : step;
   record.details = details;
   state_->Append(record);
   state_->Show(record);

@@ -166,21 +166,17 @@ TEST_F(FencingTest, TheWriterOfAnOlderEpochIsToldToEndOnEveryRank) {
 }
 
 // A source during whose save a newer attempt begins: the fence must hold at the commit too.
-class OvertakenSource final : public StateSource {
+class OvertakenSource : public StateSource {
  public:
   OvertakenSource(StateSource& inner, std::function<void()> overtake)
       : inner_(inner), overtake_(std::move(overtake)) {}
   absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override { return inner_.ModelTensors(); }
-  absl::StatusOr<absl::Span<const std::byte>> ModelBytes(size_t i) override {
-    return inner_.ModelBytes(i);
-  }
+  absl::Status GiveModel(size_t i, ByteSink sink) override { return inner_.GiveModel(i, sink); }
   absl::StatusOr<std::vector<TensorSpec>> StateTensors() override {
     overtake_();
     return inner_.StateTensors();
   }
-  absl::StatusOr<absl::Span<const std::byte>> StateBytes(size_t i) override {
-    return inner_.StateBytes(i);
-  }
+  absl::Status GiveState(size_t i, ByteSink sink) override { return inner_.GiveState(i, sink); }
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ModelFiles() override {
     return inner_.ModelFiles();
   }
@@ -203,6 +199,32 @@ TEST_F(FencingTest, AnAttemptThatIsOvertakenWhileItWritesDoesNotCommit) {
   EXPECT_FALSE(storage_->List("step-000000000010.e1").ok()) << "its files must be gone";
 }
 
+// A source that cannot list its model.
+class NoModelSource final : public OvertakenSource {
+ public:
+  explicit NoModelSource(StateSource& inner) : OvertakenSource(inner, [] {}) {}
+  absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override {
+    return absl::DataLossError("the weights are gone");
+  }
+};
+
+TEST_F(FencingTest, ASaveWhoseModelCannotBeListedIsGivenUpOnEveryRank) {
+  const WriterOptions options = OptionsFor(Begin(std::nullopt));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FakeState state(10, rank, 2);
+    NoModelSource without(state.source());
+    StateSource& source = rank == 1 ? static_cast<StateSource&>(without) : state.source();
+    Writer writer(*storage_, options);
+    reports[static_cast<size_t>(rank)] = writer.Save(10, source, exchange);
+  });
+  for (const SaveReport& report : reports) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+    EXPECT_THAT(std::string(report.status.message()), HasSubstr("rank 1: the weights are gone"));
+  }
+  EXPECT_THAT(*ListCheckpoints(*storage_), IsEmpty());
+}
+
 TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
   std::vector<int64_t> epochs(8);
   RunRanks(8, [&](int rank, Exchange&) {
@@ -217,6 +239,30 @@ TEST_F(FencingTest, AnAttemptNumbersItselfBehindTheCheckpointThatItResumes) {
   EXPECT_EQ(Begin(StepId{5, 10}).epoch, 6);
   EXPECT_EQ(Begin(StepId{5, 10}).epoch, 7);
   EXPECT_EQ(ReadEpoch(*storage_, 7)->resumed_from, (StepId{5, 10}));
+}
+
+TEST_F(FencingTest, TheRecordOfAnEpochHoldsTheWorldSizeAndNoEpochFollowsTheLast) {
+  ASSERT_TRUE(BeginEpoch(*storage_, "job", 3, std::nullopt).ok());
+  EXPECT_EQ(ReadEpoch(*storage_, 1)->world_size, 3);
+  EXPECT_EQ(Begin(StepId{kEpochMax - 1, 10}).epoch, kEpochMax);
+  const absl::Status beyond = BeginEpoch(*storage_, "job", 1, std::nullopt).status();
+  EXPECT_EQ(beyond.code(), absl::StatusCode::kResourceExhausted) << beyond;
+}
+
+// The damage leaves the file's size as it was.
+TEST_F(FencingTest, ACheckpointWithADamagedByteDoesNotCountAsKept) {
+  const EpochRecord epoch = Begin(std::nullopt);
+  for (const int64_t step : {1, 2}) {
+    ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(epoch), 1, step)[0].durable());
+  }
+  const std::string path = "step-000000000002.e1/" + StatePath(0, 1);
+  std::string content = ReadAll(*storage_, path);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  ASSERT_TRUE(storage_->Replace(path, content).ok());
+  WriterOptions options = OptionsFor(epoch);
+  options.keep = 2;
+  ASSERT_TRUE(SaveOnRanks(*storage_, options, 1, 3)[0].durable());
+  EXPECT_THAT(*ListCheckpoints(*storage_), ElementsAre(StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
 }
 
 TEST_F(FencingTest, LeftoversOfEndedSavesGoAndCommitsStay) {

@@ -173,8 +173,13 @@ TEST_F(SafetensorsFileTest, WrittenTensorsAreReadBackAndTheChecksumIsOfTheFile) 
       {"large", DType::kFloat32, {static_cast<int64_t>(data.size() / 4)}}};
   const auto written = WriteSafetensors(
       *storage_, "f", specs,
-      [&](size_t i) -> absl::StatusOr<absl::Span<const std::byte>> {
-        return i == 0 ? absl::MakeConstSpan(data).subspan(0, 5) : absl::MakeConstSpan(data);
+      [&](size_t i, ByteSink sink) -> absl::Status {
+        const auto all = absl::MakeConstSpan(data);
+        if (i == 0) {
+          return sink(all.subspan(0, 5));
+        }
+        DT_RETURN_IF_ERROR(sink(all.subspan(0, 1000)));  // In parts.
+        return sink(all.subspan(1000));
       },
       Access::kEveryone);
   ASSERT_TRUE(written.ok()) << written.status();
@@ -197,9 +202,7 @@ TEST_F(SafetensorsFileTest, ASourceThatGivesTheWrongSizeIsNamedAndTheFileIsGone)
   const std::byte byte{};
   const auto written = WriteSafetensors(
       *storage_, "f", {{"w", DType::kFloat32, {2}}},
-      [&](size_t) -> absl::StatusOr<absl::Span<const std::byte>> {
-        return absl::MakeConstSpan(&byte, 1);
-      },
+      [&](size_t, ByteSink sink) { return sink(absl::MakeConstSpan(&byte, 1)); },
       Access::kEveryone);
   EXPECT_THAT(std::string(written.status().message()),
               HasSubstr("memory:/f: tensor w came with 1 bytes, its shape and dtype take 8"));

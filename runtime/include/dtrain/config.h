@@ -7,8 +7,8 @@
 //
 // Errors are InvalidArgument (unknown key, with the nearest known one; wrong type; out of range;
 // batch numbers that do not fit) and Unimplemented (a known DeepSpeed key whose value would change
-// numbers or whether the job fits, and which dtrain does not support). What is only observed or
-// tuned by a key that dtrain does not use is a line in warnings().
+// numbers or whether the job fits, and which dtrain does not support). A key that dtrain does
+// not use, because it only observes or tunes DeepSpeed, gives a line in warnings().
 #pragma once
 
 #include <cstdint>
@@ -241,6 +241,8 @@ class Config {
   // --- Checkpoint.
   int64_t checkpoint_interval() const;        // Steps; 0: only at the end.
   int64_t checkpoint_keep() const;            // Newest checkpoints kept; 0: all.
+  bool checkpoint_async() const;              // Saves are written while training goes on.
+  int64_t checkpoint_staging_memory() const;  // Bytes a rank for their copies; 0: automatic.
   const std::string& checkpoint_dir() const;  // Empty: RUN_DIR/checkpoints.
   int64_t checkpoint_shard_bytes_max() const;
 
@@ -282,7 +284,7 @@ class Config {
   // what they are is equal: batch, optimizer, schedule, seed, data, model; not length, intervals,
   // metrics, comm, checkpointing, or how the batch is split over ranks.
   uint64_t identity_hash() const;
-  // Such keys that differ from a saved values_in_force(), in the table's order.
+  // The keys of the identity that differ from a saved values_in_force(), in the table's order.
   std::vector<ConfigDifference> IdentityDifferences(const Json& saved_values_in_force) const;
   // The first of them, as "KEY was X, now Y"; none: this run may continue that one.
   std::optional<std::string> IdentityDifference(const Json& saved_values_in_force) const;

@@ -303,9 +303,9 @@ class Engine {
   // For such a loop: what the program draws from here on belongs to the micro-batch that its next
   // Backward takes. Backward and Update do the same for the one that follows, so a program calls it
   // once, before the loop (and after RestoreLatest); without it the first forward draws the same
-  // numbers on all ranks. Of several losses of a micro-batch the last must have the count. In such
-  // a loop the default generators differ by rank: numbers that all ranks share need a generator of
-  // the program's own.
+  // numbers on all ranks. If a micro-batch has several losses, the last must have the count. In
+  // such a loop the default generators differ by rank: numbers that all ranks share need a
+  // generator of the program's own.
   void BeginMicroBatch();
 
   // Runs `function` with whole parameters (any stage), without gradients: sampling. At ZeRO stage 3

@@ -32,8 +32,9 @@ namespace ops {
 
 // x weight^T + bias with products in FP8, forward and backward: x [..., in], weight [out, in], bias
 // [out] or undefined; fp32 or bf16 in, the same type out. Scales are those of the numbers at hand
-// (the largest magnitude becomes the format's largest). As MergedLinear where `options` are off or
-// a dimension is no multiple of 16: out, in, or the rows of x. No second derivative.
+// (the largest magnitude becomes the format's largest). The product is that of MergedLinear where
+// `options` are off or a dimension is no multiple of 16: out, in, or the rows of x. No second
+// derivative.
 //
 // Micro-batches of a step of an engine that accumulates gradients and keeps weights whole share the
 // codes of `weight`: between them it may change by operations of LibTorch and by updates of other

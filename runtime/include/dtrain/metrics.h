@@ -103,6 +103,8 @@ class Metrics {
   void SetStep(int64_t step);
   // Something that happened, with details (an object). All ranks.
   void LogEvent(EventKind kind, const Json& details);
+  // The same, of an earlier step than the current one: a save that ended only now.
+  void LogEvent(EventKind kind, int64_t step, const Json& details);
   // Writes out what is queued, within a bounded time, after waiting for numbers of a device.
   void Flush();
   // A line for people that is no record: through stdout, not mixed into the progress line.

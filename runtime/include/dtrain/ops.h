@@ -96,7 +96,7 @@ struct RopeOptions {
 };
 
 // Rotates every pair (a, b) of x [batch, sequence, heads, head_dim] to (a cos - b sin, b cos + a
-// sin). What a head has beyond rotary_dim passes through.
+// sin). Elements beyond rotary_dim pass through.
 at::Tensor Rope(const at::Tensor& x, const RopeTable& table, const RopeOptions& options = {});
 
 // q [batch, sequence, heads, head_dim], k and v [batch, sequence, kv_heads, head_dim].

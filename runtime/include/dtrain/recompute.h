@@ -6,8 +6,8 @@
 //
 // Same bits as without it: the CPU generator is put back to where it was, so dropout repeats. A
 // segment must depend on its inputs, parameters and that generator alone, and may run twice. It
-// must not change module buffers (running statistics would count twice). Which segments: the
-// model's choice, by config.activation_checkpointing().
+// must not change module buffers (running statistics would count twice). The model chooses
+// the segments, by config.activation_checkpointing().
 #pragma once
 
 #include <functional>

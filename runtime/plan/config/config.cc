@@ -150,6 +150,10 @@ bool Config::data_document_token_starts() const {
 
 int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
 int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
+bool Config::checkpoint_async() const { return values_->boolean("checkpoint.async"); }
+int64_t Config::checkpoint_staging_memory() const {
+  return values_->integer("checkpoint.staging_memory");
+}
 const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
 int64_t Config::checkpoint_shard_bytes_max() const {
   return values_->integer("checkpoint.max_shard_size");

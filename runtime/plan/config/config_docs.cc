@@ -60,7 +60,7 @@ is a small complete file for the example model:
   `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
   `deterministic` or, for files that have moved, `data.train`. KEY may be a section, such as
   `scheduler`. Each change is recorded in `run.json` and in the manifests of later checkpoints.
-  With another batch size the data goes on behind the samples that the run has seen; less than one
+  With another batch size the data goes on after the samples that the run has read; less than one
   batch may be left out.
 
 `dtrain config docs` writes this page from the table in `runtime/plan/config/config_keys*.cc`.
@@ -92,7 +92,7 @@ A program may bring its own optimizer (`dtrain/optimizer.h`).
 takes each setting from the first group that matches its name and has this setting. If there is no
 such group, it takes the setting from `optimizer.no_weight_decay`, and then from `optimizer.params`.
 Each pattern has to match a parameter of every engine in the program. In a program with several
-engines, `"engine": "NAME"` makes a group one for the parameters of the engine with this name
+engines, `"engine": "NAME"` restricts a group to the parameters of the engine with this name
 (`EngineOptions::name`).
 Schedules change the learning rate of a group too. WarmupCosineLR and WSD compute it from the
 group's lr. The other schedules multiply their own rate by the group's lr and divide it by the

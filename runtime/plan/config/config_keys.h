@@ -1,5 +1,6 @@
-// The one table of configuration keys. Defaults, unknown-key, type and range errors, docs/CONFIG.md
-// and the JSON schema are all made from it. Thread-safe; never changes.
+// The one table of configuration keys. Fixed defaults, unknown-key, type and range errors,
+// docs/CONFIG.md and the JSON schema are made from it. Defaults that follow from other keys are in
+// config_fill.cc and config_optimizer.cc. Thread-safe; never changes.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ enum class VariableGroup {
 struct EnvironmentVariable {
   VariableGroup group;
   const char* name;
-  const char* user;           // Who reads it, or sets it for whom.
+  const char* user;           // The program that reads it, or sets it for another.
   const char* allowed;        // Values.
   const char* default_value;  // The value while it is not set.
   const char* meaning;        // Full sentences.

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
 #include "gmock/gmock.h"
@@ -242,6 +243,28 @@ TEST_F(ConsoleTest, WaitsOnForItsReaderWhenASignalArrives) {
   sigaction(SIGALRM, &before, nullptr);
   EXPECT_EQ(console.dropped(), 0U);
   EXPECT_EQ(Shown(), "saved\n");
+}
+
+// A terminal that is stopped costs the agent one timeout, not one for each line.
+TEST_F(ConsoleTest, WaitsOnceForAReaderThatDoesNotReadAndAgainAfterItHasRead) {
+  Console console = Make(false, false, absl::Seconds(1));
+  const std::string filler(4096, 'x');
+  while (write(write_.get(), filler.data(), filler.size()) > 0) {
+  }
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 30; ++i) {
+    console.Out("lost");
+  }
+  EXPECT_EQ(console.dropped(), 30U);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+  Shown();
+  console.Out("saved");
+  EXPECT_EQ(Shown(), "saved\n");
+  while (write(write_.get(), filler.data(), filler.size()) > 0) {
+  }
+  const absl::Time again = absl::Now();
+  console.Out("lost");
+  EXPECT_GE(absl::Now() - again, absl::Milliseconds(900));
 }
 
 TEST_F(ConsoleTest, DropsLinesWhenNobodyReads) {

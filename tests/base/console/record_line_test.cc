@@ -35,6 +35,15 @@ TEST(FormatRecord, SaysWhatASaveTookAndWhereItIs) {
             "step 5  checkpoint  path c/5");  // A record that a program writes itself.
 }
 
+TEST(FormatRecord, SaysOfASaveInTheBackgroundHowLongTrainingWaited) {
+  EXPECT_EQ(Line(R"({"kind":"ckpt","step":1200,"durable":true,"background":true,"path":"c/s",)"
+                 R"("m":{"ckpt/bytes":61200000,"ckpt/seconds":0.3,"time/checkpoint_s":0.0021}})"),
+            "saved step 1,200 while training went on (61 MB, 2.1 ms of waiting) to c/s");
+  EXPECT_EQ(Line(R"({"kind":"ckpt","step":1300,"skipped":true,"m":{"ckpt/skipped":2}})"),
+            "skipped the checkpoint of step 1,300: the last one is still being written (2 skipped "
+            "so far)");
+}
+
 // The rank has logged a warning with the reason.
 TEST(FormatRecord, LeavesAFailedSaveToItsWarning) {
   EXPECT_EQ(Line(R"({"kind":"ckpt","step":5,"durable":false,"error":"disk full","m":{}})"), "");

@@ -1,0 +1,213 @@
+#include "checkpoint/commit/staged_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/status.h"
+
+namespace dtrain::checkpoint {
+
+StagingPool::StagingPool(uint64_t bytes_max)
+    : blocks_max_(std::max<uint64_t>(1, bytes_max / kSegmentBytes)) {}
+
+std::byte* StagingPool::Take() {
+  if (free_.empty()) {
+    std::unique_ptr<std::byte[]> block;
+    if (blocks_.size() < blocks_max_) {  // Without memory it is as if the pool were smaller.
+      block.reset(new (std::nothrow) std::byte[kSegmentBytes]);
+    }
+    if (block == nullptr) {
+      return nullptr;
+    }
+    blocks_.push_back(std::move(block));
+    return blocks_.back().get();
+  }
+  std::byte* const block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+uint64_t LiveBytes(const SpanSource& snapshot) {
+  uint64_t bytes = 0;
+  for (const auto* const tensors : {&snapshot.model, &snapshot.state}) {
+    for (const NamedTensor& tensor : *tensors) {
+      bytes += tensor.stay == BytesStay::kUntilUpdate ? tensor.bytes.size() : 0;
+    }
+  }
+  return bytes;
+}
+
+StagedSource::StagedSource(SpanSource snapshot, StagingPool& pool)
+    : snapshot_(std::move(snapshot)), pool_(pool) {
+  for (NamedTensor& tensor : snapshot_.model) {
+    AddTensor(tensor, model_pieces_);
+  }
+  for (NamedTensor& tensor : snapshot_.state) {
+    AddTensor(tensor, state_pieces_);
+  }
+  for (uint64_t begin = 0; begin < stream_bytes_; begin += kSegmentBytes) {
+    segments_.push_back({.unread = std::min(kSegmentBytes, stream_bytes_ - begin)});
+  }
+  live_ = segments_.size();
+}
+
+StagedSource::~StagedSource() { Close(); }
+
+void StagedSource::AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of) {
+  piece_of.push_back(-1);
+  if (tensor.bytes.empty()) {
+    return;
+  }
+  if (tensor.stay == BytesStay::kUntilStep) {
+    copies_.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
+    tensor.bytes = copies_.back();
+  } else if (tensor.stay == BytesStay::kUntilUpdate) {
+    piece_of.back() = static_cast<int64_t>(pieces_.size());
+    pieces_.push_back({stream_bytes_, tensor.bytes});
+    stream_bytes_ += tensor.bytes.size();
+  }
+}
+
+void StagedSource::CopyAhead() {
+  std::unique_lock lock(mutex_);
+  while (CopyOne(lock)) {
+  }
+}
+
+void StagedSource::LetUpdate() {
+  std::unique_lock lock(mutex_);
+  while (live_ > 0 || writes_live_) {
+    if (!CopyOne(lock)) {
+      changed_.wait(lock);
+    }
+  }
+}
+
+void StagedSource::Close() {
+  std::unique_lock lock(mutex_);
+  for (Segment& segment : segments_) {
+    if (segment.stage == Stage::kLive) {
+      segment.stage = Stage::kDone;
+      --live_;
+    }
+    segment.unread = 0;  // One that is being copied is dropped when that is done.
+    if (segment.stage == Stage::kStaged) {
+      Drop(segment);
+    }
+  }
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return live_ == 0; });
+}
+
+bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {
+  while (first_live_ < segments_.size() && segments_[first_live_].stage != Stage::kLive) {
+    ++first_live_;
+  }
+  if (first_live_ == segments_.size()) {
+    return false;
+  }
+  std::byte* const block = pool_.Take();
+  if (block == nullptr) {
+    return false;
+  }
+  const size_t index = first_live_;
+  Segment& segment = segments_[index];
+  segment.stage = Stage::kCopying;
+  segment.block = block;
+  lock.unlock();
+  CopyBytes(index, block);
+  lock.lock();
+  segment.stage = Stage::kStaged;
+  --live_;
+  if (segment.unread == 0) {  // The writer has read it where it lives meanwhile.
+    Drop(segment);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+void StagedSource::CopyBytes(size_t segment, std::byte* block) const {
+  const uint64_t begin = segment * kSegmentBytes;
+  const uint64_t end = std::min(begin + kSegmentBytes, stream_bytes_);
+  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), begin,
+                                [](uint64_t at, const Piece& other) { return at < other.begin; });
+  --piece;  // The first one begins at 0, and none is empty.
+  for (uint64_t at = begin; at < end; ++piece) {
+    const uint64_t from = at - piece->begin;
+    const uint64_t bytes = std::min<uint64_t>(piece->bytes.size() - from, end - at);
+    std::memcpy(block + (at - begin), piece->bytes.data() + from, bytes);
+    at += bytes;
+  }
+}
+
+void StagedSource::Drop(Segment& segment) {
+  pool_.Return(segment.block);
+  segment.block = nullptr;
+  segment.stage = Stage::kDone;
+}
+
+absl::Status StagedSource::Give(const NamedTensor& tensor, int64_t piece, ByteSink sink) {
+  if (piece < 0) {
+    return sink(tensor.bytes);
+  }
+  uint64_t begin = pieces_[static_cast<size_t>(piece)].begin;
+  absl::Span<const std::byte> rest = tensor.bytes;
+  while (!rest.empty()) {
+    const auto bytes = rest.subspan(0, kSegmentBytes - begin % kSegmentBytes);
+    const absl::Status status = sink(Acquire(begin, bytes));
+    Release(begin, bytes.size());
+    DT_RETURN_IF_ERROR(status);
+    begin += bytes.size();
+    rest.remove_prefix(bytes.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<const std::byte> StagedSource::Acquire(uint64_t begin,
+                                                  absl::Span<const std::byte> bytes) {
+  std::unique_lock lock(mutex_);
+  const Segment& segment = segments_[begin / kSegmentBytes];
+  changed_.wait(lock, [&] { return segment.stage != Stage::kCopying; });
+  if (segment.stage == Stage::kStaged) {
+    return {segment.block + begin % kSegmentBytes, bytes.size()};
+  }
+  writes_live_ = true;
+  return bytes;
+}
+
+void StagedSource::Release(uint64_t begin, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Segment& segment = segments_[begin / kSegmentBytes];
+  writes_live_ = false;
+  segment.unread -= bytes;
+  if (segment.unread == 0) {
+    if (segment.stage == Stage::kStaged) {
+      Drop(segment);
+    } else if (segment.stage == Stage::kLive) {
+      segment.stage = Stage::kDone;
+      --live_;
+    }
+  }
+  changed_.notify_all();
+}
+
+absl::StatusOr<std::vector<TensorSpec>> StagedSource::ModelTensors() {
+  return snapshot_.ModelTensors();
+}
+absl::Status StagedSource::GiveModel(size_t index, ByteSink sink) {
+  return Give(snapshot_.model[index], model_pieces_[index], sink);
+}
+absl::StatusOr<std::vector<TensorSpec>> StagedSource::StateTensors() {
+  return snapshot_.StateTensors();
+}
+absl::Status StagedSource::GiveState(size_t index, ByteSink sink) {
+  return Give(snapshot_.state[index], state_pieces_[index], sink);
+}
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> StagedSource::ModelFiles() {
+  return snapshot_.ModelFiles();
+}
+absl::StatusOr<JobState> StagedSource::Job() { return snapshot_.Job(); }
+absl::StatusOr<Json> StagedSource::Rank() { return snapshot_.Rank(); }
+
+}  // namespace dtrain::checkpoint

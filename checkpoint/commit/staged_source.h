@@ -1,0 +1,111 @@
+// A snapshot that is copied into memory of its own while it is written, so that training goes on.
+//
+// Bytes that stay until the next update form one stream, cut into segments. A segment is live until
+// it is copied into a block of the staging pool, or written straight from where it lies. The
+// thread that writes copies ahead as far as the pool reaches. If an update comes earlier, the
+// thread that trains copies along and waits until nothing is live (LetUpdate). With a pool as large
+// as the stream it waits for copies alone; with a smaller one also for the storage, and memory
+// never exceeds the pool. Bytes that do not stay until the next update are copied when the
+// StagedSource is made, beside the pool.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/state_source.h"
+
+namespace dtrain::checkpoint {
+
+inline constexpr uint64_t kSegmentBytes = uint64_t{4} << 20;
+
+// Blocks of kSegmentBytes, kept from one save to the next. Used by one StagedSource at a time,
+// which guards it.
+class StagingPool {
+ public:
+  // `bytes_max`: of all blocks together; room for one is always there.
+  explicit StagingPool(uint64_t bytes_max);
+
+  // Null: all are in use.
+  std::byte* Take();
+  void Return(std::byte* block) { free_.push_back(block); }
+  // Bytes of the blocks that were ever in use at once.
+  uint64_t bytes() const { return blocks_.size() * kSegmentBytes; }
+
+ private:
+  const size_t blocks_max_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::vector<std::byte*> free_;
+};
+
+// The bytes of a snapshot that stay until the next update: what a StagedSource of it may stage.
+uint64_t LiveBytes(const SpanSource& snapshot);
+
+// Thread-safe where noted; the calls of a StateSource are for the thread that writes.
+class StagedSource final : public StateSource {
+ public:
+  // REQUIRES: `pool` outlives this object; the spans of `snapshot` are valid until Close.
+  StagedSource(SpanSource snapshot, StagingPool& pool);
+  StagedSource(const StagedSource&) = delete;
+  StagedSource& operator=(const StagedSource&) = delete;
+  ~StagedSource() override;
+
+  // Copies as far as the pool has room. For the thread that writes, before it reads.
+  void CopyAhead();
+  // Returns when nothing is live any more. For the thread that trains, before it updates.
+  void LetUpdate();
+  // Nothing more is read: what is live need not be copied. For the thread that writes.
+  void Close();
+
+  absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override;
+  absl::Status GiveModel(size_t index, ByteSink sink) override;
+  absl::StatusOr<std::vector<TensorSpec>> StateTensors() override;
+  absl::Status GiveState(size_t index, ByteSink sink) override;
+  absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ModelFiles() override;
+  absl::StatusOr<JobState> Job() override;
+  absl::StatusOr<Json> Rank() override;
+
+ private:
+  struct Piece {  // The bytes of one tensor in the stream.
+    uint64_t begin = 0;
+    absl::Span<const std::byte> bytes;
+  };
+  enum class Stage : uint8_t { kLive, kCopying, kStaged, kDone };
+  struct Segment {
+    Stage stage = Stage::kLive;
+    uint64_t unread = 0;         // Bytes that the writer has not taken yet.
+    std::byte* block = nullptr;  // While it is copied or staged.
+  };
+
+  void AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of);
+  absl::Status Give(const NamedTensor& tensor, int64_t piece, ByteSink sink);
+  // The bytes [begin, begin + bytes.size()) of the stream, which lie in one segment and live at
+  // `bytes`: there, or in the segment's block.
+  absl::Span<const std::byte> Acquire(uint64_t begin, absl::Span<const std::byte> bytes);
+  void Release(uint64_t begin, uint64_t bytes);
+  // Copies one live segment. False: none is live, or no block is free. `lock` is open meanwhile.
+  bool CopyOne(std::unique_lock<std::mutex>& lock);
+  void CopyBytes(size_t segment, std::byte* block) const;
+  void Drop(Segment& segment);
+
+  SpanSource snapshot_;
+  StagingPool& pool_;
+  std::vector<std::vector<std::byte>> copies_;  // The tensors that may change before an update.
+  std::vector<int64_t> model_pieces_;           // By tensor; -1: it is not in the stream.
+  std::vector<int64_t> state_pieces_;
+  std::vector<Piece> pieces_;  // In the stream's order.
+  uint64_t stream_bytes_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Segment> segments_;
+  size_t first_live_ = 0;     // No segment before it is kLive.
+  size_t live_ = 0;           // Segments in kLive or kCopying.
+  bool writes_live_ = false;  // The writer reads bytes that an update would change.
+};
+
+}  // namespace dtrain::checkpoint

@@ -1,0 +1,188 @@
+// A snapshot that is written while its owner goes on: what is written is what was there when the
+// snapshot was taken, whatever the sizes, the pool and the order of events.
+#include "checkpoint/commit/staged_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/numeric/prng.h"
+#include "base/status.h"
+
+namespace dtrain::checkpoint::staged_source_test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr size_t kSegment = kSegmentBytes;
+// Tensors within a segment, over several, ending and beginning at their borders, and empty.
+constexpr size_t kSizes[] = {5,        kSegment - 5, 3, 0, 2 * kSegment + 1, 17, 17,
+                             kSegment, 3 * kSegment, 1};
+
+// The memory of an engine, and a snapshot of it.
+struct Owner {
+  std::vector<Bytes> tensors;
+  std::vector<Bytes> before;  // Their contents before.
+
+  explicit Owner(uint64_t seed) {
+    SplitMix64 random(seed);
+    for (const size_t size : kSizes) {
+      Bytes& bytes = tensors.emplace_back(size);
+      for (std::byte& byte : bytes) {
+        byte = static_cast<std::byte>(random.Next());
+      }
+    }
+    before = tensors;
+  }
+  // The first half is the model's, the rest state; `stay` is that of tensor i.
+  SpanSource Snapshot(const std::vector<BytesStay>& stay) const {
+    SpanSource source;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto size = static_cast<int64_t>(tensors[i].size());
+      auto& list = i < tensors.size() / 2 ? source.model : source.state;
+      list.push_back({{std::to_string(i), DType::kUInt8, {size}}, tensors[i], stay[i]});
+    }
+    return source;
+  }
+  void Change(const std::vector<BytesStay>& stay, BytesStay which) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (stay[i] == which) {
+        std::fill(tensors[i].begin(), tensors[i].end(), std::byte{0xee});
+      }
+    }
+  }
+};
+
+absl::Status Read(StagedSource& source, size_t tensors, size_t tensor, Bytes& into) {
+  const auto sink = [&](absl::Span<const std::byte> part) {
+    into.insert(into.end(), part.begin(), part.end());
+    return absl::OkStatus();
+  };
+  return tensor < tensors / 2 ? source.GiveModel(tensor, sink)
+                              : source.GiveState(tensor - tensors / 2, sink);
+}
+
+// All tensors, in the order of `order`.
+std::vector<Bytes> ReadAll(StagedSource& source, const std::vector<size_t>& order) {
+  std::vector<Bytes> read(order.size());
+  for (const size_t tensor : order) {
+    EXPECT_TRUE(Read(source, order.size(), tensor, read[tensor]).ok());
+  }
+  return read;
+}
+
+std::vector<size_t> Order(uint64_t seed) {
+  std::vector<size_t> order(std::size(kSizes));
+  std::iota(order.begin(), order.end(), size_t{0});
+  SplitMix64 random(seed);
+  for (size_t i = order.size(); i > 1; --i) {
+    std::swap(order[i - 1], order[random.Next() % i]);
+  }
+  return order;
+}
+
+const std::vector<BytesStay> kAllLive(std::size(kSizes), BytesStay::kUntilUpdate);
+
+// The pool in segments; the stream of all tensors has eight.
+class StagedSourceTest : public ::testing::TestWithParam<int> {
+ protected:
+  StagingPool pool_{static_cast<uint64_t>(GetParam()) * kSegmentBytes};
+};
+INSTANTIATE_TEST_SUITE_P(Pools, StagedSourceTest, ::testing::Values(0, 1, 2, 7, 8, 20));
+
+TEST_P(StagedSourceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    Owner owner(seed);
+    std::vector<BytesStay> stay;
+    SplitMix64 random(seed);
+    for (size_t i = 0; i < owner.tensors.size(); ++i) {
+      stay.push_back(static_cast<BytesStay>(random.Next() % 3));
+    }
+    StagedSource source(owner.Snapshot(stay), pool_);
+    owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
+    std::vector<Bytes> written;
+    std::thread writer([&] {
+      if (seed % 2 == 0) {
+        source.CopyAhead();
+      }
+      written = ReadAll(source, Order(seed));
+      source.Close();
+    });
+    source.LetUpdate();
+    owner.Change(stay, BytesStay::kUntilUpdate);
+    writer.join();
+    EXPECT_EQ(written, owner.before) << "seed " << seed;
+    EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
+  }
+}
+
+TEST_P(StagedSourceTest, AnUpdateWaitsForNothingThatAFullCopyHolds) {
+  Owner owner(3);
+  StagedSource source(owner.Snapshot(kAllLive), pool_);
+  if (GetParam() < 8) {
+    // The writer must read the rest first.
+    std::atomic<bool> updated{false};
+    std::thread trainer([&] {
+      source.LetUpdate();
+      owner.Change(kAllLive, BytesStay::kUntilUpdate);
+      updated = true;
+    });
+    std::vector<Bytes> written(owner.tensors.size());
+    ASSERT_TRUE(Read(source, owner.tensors.size(), 0, written[0]).ok());
+    EXPECT_FALSE(updated.load());
+    for (size_t i = 1; i < written.size(); ++i) {
+      EXPECT_TRUE(Read(source, written.size(), i, written[i]).ok());
+    }
+    trainer.join();
+    EXPECT_EQ(written, owner.before);
+    return;
+  }
+  source.LetUpdate();  // Alone: nobody writes yet.
+  owner.Change(kAllLive, BytesStay::kUntilUpdate);
+  EXPECT_EQ(ReadAll(source, Order(9)), owner.before);
+}
+
+TEST_P(StagedSourceTest, ASaveThatIsGivenUpHoldsNobodyUp) {
+  Owner owner(4);
+  for (const bool copied : {false, true}) {
+    StagedSource source(owner.Snapshot(kAllLive), pool_);
+    std::thread trainer([&] { source.LetUpdate(); });
+    if (copied) {
+      source.CopyAhead();
+    }
+    Bytes some;
+    EXPECT_EQ(source
+                  .GiveModel(4,
+                             [](absl::Span<const std::byte>) {
+                               return absl::ResourceExhaustedError("the disk is full");
+                             })
+                  .code(),
+              absl::StatusCode::kResourceExhausted);
+    source.Close();
+    trainer.join();
+  }
+  // All blocks are back: a later save has the whole pool.
+  StagedSource next(owner.Snapshot(kAllLive), pool_);
+  next.CopyAhead();
+  EXPECT_EQ(ReadAll(next, Order(1)), owner.before);
+  EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
+}
+
+TEST(LiveBytesTest, CountsWhatAnUpdateChanges) {
+  Owner owner(5);
+  std::vector<BytesStay> stay(std::size(kSizes), BytesStay::kWithSnapshot);
+  stay[0] = BytesStay::kUntilUpdate;
+  stay[7] = BytesStay::kUntilUpdate;
+  stay[8] = BytesStay::kUntilStep;
+  EXPECT_EQ(LiveBytes(owner.Snapshot(stay)), 5 + kSegment);
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::staged_source_test

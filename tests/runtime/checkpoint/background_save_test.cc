@@ -1,0 +1,272 @@
+// checkpoint.async: a save that is written while training goes on holds, to the byte, what one
+// holds for which training stood still.
+#include "runtime/checkpoint/background_save.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "checkpoint/restore/reader.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "dtrain/checkpointer.h"
+#include "dtrain/engine.h"
+#include "tests/runtime/testing/chain_for_tests.h"
+#include "tests/runtime/testing/job_for_tests.h"
+#include "torch/nn/module.h"
+
+namespace dtrain::background_save_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::RankContext;
+using testing::Tokens;
+
+// A chain whose forward also changes a buffer.
+class Counting : public testing::Chain {
+ public:
+  Counting() { seen = register_buffer("seen", at::zeros({3})); }
+  at::Tensor Count(const at::Tensor& tokens) {
+    {
+      const at::NoGradGuard no_grad;
+      seen.add_(static_cast<double>(tokens.size(0)));
+    }
+    return Loss(tokens);
+  }
+  at::Tensor seen;
+};
+
+struct Training {
+  std::vector<std::string> overrides;
+  int64_t steps = 9;
+  std::function<void()> after_first_step = [] {};
+};
+
+// Trains with a tracked average, and calls MaybeSave after each step.
+absl::Status Train(RankContext* context, const std::string& folder, const Training& training) {
+  at::set_num_threads(1);
+  std::vector<std::string> overrides = {"train_batch_size=36",
+                                        "zero_optimization.stage3_param_persistence_threshold=0",
+                                        "deterministic=true", "checkpoint.keep=0"};
+  overrides.push_back(absl::StrCat("train_micro_batch_size_per_gpu=",
+                                   context == nullptr ? 36 : 36 / context->size));
+  overrides.insert(overrides.end(), training.overrides.begin(), training.overrides.end());
+  DT_ASSIGN_OR_RETURN(
+      auto job, testing::MakeTestJob({.run_dir = folder, .overrides = overrides, .rank = context}));
+  at::manual_seed(5);
+  Counting model;
+  at::Tensor average = at::zeros({100, 40});
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
+  checkpoints->Track("engine", *engine);
+  checkpoints->Track("mean", {{"average", average}});
+  Tokens source{0, job->rank(), job->world_size(), 1};
+  while (engine->step() < training.steps) {
+    DT_RETURN_IF_ERROR(engine
+                           ->Step(source,
+                                  [&](const at::Tensor& tokens) {
+                                    return Loss(model.Count(tokens), tokens.size(0));
+                                  })
+                           .status());
+    average.add_(static_cast<double>(engine->step()));
+    if (engine->step() == 1) {
+      training.after_first_step();
+    }
+    DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+  }
+  return checkpoints->Finish();
+}
+
+// Path and hash of every file, by checkpoint, and what else the manifest says of the state.
+std::map<int64_t, std::string> Saves(const std::string& folder) {
+  std::map<int64_t, std::string> saves;
+  const auto storage = *checkpoint::OpenPosixStorage(folder + "/checkpoints");
+  const std::vector<checkpoint::Storage::Entry> entries = *storage->List("");
+  for (const checkpoint::Storage::Entry& entry : entries) {
+    const checkpoint::StepId id =
+        checkpoint::StepId::FromDirectoryName(entry.name).value_or(checkpoint::StepId{});
+    const auto manifest = checkpoint::ReadManifest(*storage, id);
+    if (!manifest.ok()) {
+      continue;  // Another folder, or the remains of a save.
+    }
+    std::string& text = saves[id.step];
+    for (const checkpoint::ManifestFile& file : manifest->files) {
+      absl::StrAppend(&text, file.path, " ", file.checksum.xxh3_128, "\n");
+    }
+    absl::StrAppend(&text, DumpJson(manifest->state.engine), "\n");
+    for (const Json& rank : manifest->rank_state) {
+      absl::StrAppend(&text, DumpJson(rank), "\n");
+    }
+  }
+  return saves;
+}
+
+std::vector<Json> CheckpointRecords(const std::string& folder, int rank) {
+  std::vector<Json> records;
+  const auto text = ReadFile(absl::StrCat(folder, "/metrics/rank-", rank, ".jsonl"), 1 << 24);
+  for (const absl::string_view line : absl::StrSplit(text.value_or(""), '\n', absl::SkipEmpty())) {
+    const auto record = ParseJson(line, "metrics");
+    if (record.ok() && (*record)["kind"] == "ckpt") {
+      records.push_back(*record);
+    }
+  }
+  return records;
+}
+
+struct Way {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+class BackgroundSaveTest : public ::testing::TestWithParam<std::tuple<Way, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, BackgroundSaveTest,
+    ::testing::Combine(
+        ::testing::Values(Way{"stage0", {"checkpoint.staging_memory=1"}},
+                          Way{"stage1_bf16", {"zero_optimization.stage=1", "bf16.enabled=true"}},
+                          Way{"stage2_far",
+                              {"zero_optimization.stage=2",
+                               R"(zero_optimization.offload_optimizer={"device":"cpu"})"}},
+                          Way{"stage3_own_buffers",
+                              {"zero_optimization.stage=3", "module_buffers=local"}}),
+        ::testing::Values(1, 3)),
+    [](const auto& test) {
+      return absl::StrCat(std::get<0>(test.param).name, "_ranks", std::get<1>(test.param));
+    });
+
+TEST_P(BackgroundSaveTest, HoldsWhatASaveHoldsForWhichTrainingStandsStill) {
+  const auto& [way, ranks] = GetParam();
+  std::map<int64_t, std::string> saves[2];
+  for (const bool async : {false, true}) {
+    const testing::TempFolder folder;
+    std::vector<std::string> overrides = way.overrides;
+    overrides.push_back(absl::StrCat("checkpoint.async=", async ? "true" : "false"));
+    overrides.push_back("checkpoint.interval=3");
+    for (const auto& result : testing::RunRanks({.size = ranks}, [&](RankContext& context) {
+           return Train(ranks == 1 ? nullptr : &context, folder.path(), {overrides});
+         })) {
+      ASSERT_TRUE(result.status.ok()) << result.status;
+    }
+    saves[async ? 1 : 0] = Saves(folder.path());
+    if (!async) {
+      continue;
+    }
+    // Each save that came due is durable or counted as skipped, on every rank alike.
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::map<int64_t, std::string> ended;
+      for (const Json& record : CheckpointRecords(folder.path(), rank)) {
+        ended[record["step"]] = record.contains("skipped")       ? "skipped"
+                                : record.value("durable", false) ? "durable"
+                                                                 : DumpJson(record);
+      }
+      EXPECT_EQ(ended[3], "durable") << "rank " << rank;
+      EXPECT_THAT(ended[6], ::testing::AnyOf("durable", "skipped")) << "rank " << rank;
+      EXPECT_EQ(ended[9], "durable") << "rank " << rank;
+    }
+  }
+  ASSERT_EQ(saves[0].size(), 3U);
+  ASSERT_TRUE(saves[1].contains(3) && saves[1].contains(9));
+  for (const auto& [step, text] : saves[1]) {
+    EXPECT_EQ(text, saves[0][step]) << "step " << step;
+  }
+}
+
+// A limit on file sizes stands for a full disk.
+TEST(BackgroundSaveFailureTest, IsRecordedAndTrainingGoesOn) {
+  const testing::TempFolder folder;
+  for (const auto& result : testing::RunRanks({.size = 2}, [&](RankContext& context) {
+         Training training{{"checkpoint.async=true", "checkpoint.interval=4"}};
+         if (context.rank == 1) {
+           training.after_first_step = [] {
+             std::signal(SIGXFSZ, SIG_IGN);  // As a Job does that reads its environment.
+             const rlimit small{.rlim_cur = 1000, .rlim_max = RLIM_INFINITY};
+             setrlimit(RLIMIT_FSIZE, &small);
+           };
+         }
+         const absl::Status trained = Train(&context, folder.path(), training);
+         // The last save is Finish's, and fails the run.
+         return trained.ok() ? absl::InternalError("the last save cannot have worked")
+                             : absl::OkStatus();
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  EXPECT_TRUE(Saves(folder.path()).empty());
+  // The save of step 8 failed too, or was skipped because this one was still under way.
+  std::map<int64_t, std::string> errors;
+  for (const Json& record : CheckpointRecords(folder.path(), 0)) {
+    EXPECT_FALSE(record.value("durable", false)) << DumpJson(record);
+    errors[record["step"]] += record.value("error", "");
+  }
+  EXPECT_THAT(errors[4], AllOf(HasSubstr("save of step 4: rank 1: "), HasSubstr("File too large")));
+}
+
+TEST(StagingMemoryTest, MoreThanThereIsIsRefusedBeforeTheFirstStep) {
+  const testing::TempFolder folder;
+  const absl::Status refused = Train(nullptr, folder.path(),
+                                     {{"checkpoint.async=true", "checkpoint.interval=3",
+                                       "checkpoint.staging_memory=1000000000000000"}});
+  EXPECT_EQ(ExitCodeFor(refused), kExitUsage);
+  for (const char* const part : {"checkpoint.staging_memory is 1000000000000000 bytes on each of 1",
+                                 "together 1.0 PB", "are available"}) {
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
+  }
+}
+
+// Descriptors, threads and memory stay the same over many saves.
+TEST(BackgroundSaveResourcesTest, StayTheSameOverManySaves) {
+  const auto count = [](const char* folder) {
+    return std::distance(std::filesystem::directory_iterator(folder),
+                         std::filesystem::directory_iterator());
+  };
+  at::set_num_threads(1);  // LibTorch's pool would stay, and the next test forks.
+  const testing::TempFolder folder;
+  auto job = *testing::MakeTestJob(
+      {.run_dir = folder.path(),
+       .overrides = {"train_batch_size=36", "checkpoint.interval=1", "checkpoint.async=true"}});
+  testing::Chain model;
+  auto engine = *Engine::Create(*job, model);
+  auto checkpoints = *Checkpointer::Open(*job);
+  checkpoints->Track("engine", *engine);
+  Tokens source;
+  std::ptrdiff_t files = 0;
+  std::ptrdiff_t threads = 0;
+  for (int step = 1; step <= 200; ++step) {
+    ASSERT_TRUE(engine
+                    ->Step(source,
+                           [&](const at::Tensor& tokens) {
+                             return Loss(model.Loss(tokens), tokens.size(0));
+                           })
+                    .ok());
+    ASSERT_TRUE(checkpoints->MaybeSave(step).ok());
+    if (step == 20) {
+      ASSERT_TRUE(checkpoints->Finish().ok());
+      files = count("/proc/self/fd");
+      threads = count("/proc/self/task");
+    }
+  }
+  ASSERT_TRUE(checkpoints->Finish().ok());
+  EXPECT_EQ(count("/proc/self/fd"), files);
+  EXPECT_EQ(count("/proc/self/task"), threads);
+}
+
+}  // namespace
+}  // namespace dtrain::background_save_test
