@@ -70,8 +70,8 @@ class EngineCore {
 
   // The micro-batches of a step.
   void Begin();
-  // A step starts from nothing: what other backwards left is dropped where it begins. What its own
-  // closure leaves after that counts.
+  // Drops the gradients that other backwards left before the step began. Those that the step's own
+  // closure leaves later count.
   void DropLeftGradients();
   absl::Status TakeMicroBatches(const StepCalls& calls);
   absl::Status TakeMicroBatch(const StepCalls& calls, int64_t micro, BackwardOptions options);

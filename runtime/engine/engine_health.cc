@@ -19,7 +19,7 @@ absl::Status EngineHealth::Usable() const {
 }
 
 void EngineHealth::Tear(const absl::Status& failure) {
-  torn_.Update(failure);
+  mixed_weights_.Update(failure);
   Break(failure);
 }
 

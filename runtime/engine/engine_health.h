@@ -22,7 +22,7 @@ class EngineHealth {
   // The failure that broke the engine; OK: there is none.
   const absl::Status& failure() const { return failure_; }
   // Why some weights may be of the last step and some of the one before; OK: they are not.
-  const absl::Status& weights() const { return torn_; }
+  const absl::Status& weights() const { return mixed_weights_; }
 
   // Something failed that the step under way returns at the latest when it ends. The first failure
   // counts.
@@ -42,7 +42,7 @@ class EngineHealth {
   const EngineState& state_;
   absl::Status failure_;  // There is no way on.
   bool refuses_ = false;  // It was returned: later calls say what to do.
-  absl::Status torn_;
+  absl::Status mixed_weights_;
 };
 
 }  // namespace dtrain

@@ -17,7 +17,7 @@ class Evaluation {
   Evaluation(EngineCore& core, const internal::EvaluationCalls& calls)
       : core_(core), calls_(calls) {}
 
-  // Collective. As Engine::Evaluate.
+  // Collective. Contract and result are those of Engine::Evaluate.
   absl::StatusOr<double> Run();
 
  private:

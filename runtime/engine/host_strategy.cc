@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "kernels/optimizer/grad_norm.h"
 #include "runtime/engine/live_passes.h"
 #include "runtime/gradients/reduced_gradient.h"
 #include "runtime/model/phase.h"
@@ -82,11 +83,8 @@ absl::Status HostStrategy::Apply(const StepVerdict& verdict, StepReport& report)
     ++state_.skipped;
     return absl::OkStatus();
   }
-  double scale = to_mean;
-  if (const double limit = config.gradient_clipping(); limit > 0 && report.grad_norm > limit) {
-    scale *= limit / (report.grad_norm + 1e-6);  // torch.nn.utils.clip_grad_norm_'s formula.
-  }
-  const UpdateStep step = plan_.StepOf(scale);
+  const UpdateStep step = plan_.StepOf(
+      to_mean * kernels::ClipFactor(report.grad_norm, config.gradient_clipping()));
   const ReducedGradient gradient = gradients_.reduced();
   DT_RETURN_IF_ERROR(parts_.rule->Prepare(
       {job_.group(), state_, gradient, plan_.pieces(), step, parts_.stream.get()}));

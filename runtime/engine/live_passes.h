@@ -12,7 +12,7 @@ namespace dtrain {
 
 // A step begins, from 1.
 void SetStepOfLive(const EngineState& state, int64_t step);
-// Whatever part of the model the program reads next, it reads anew.
+// The reads that follow belong to a new pass, whichever part of the model the program reads first.
 void BeginPass(const EngineState& state, plan::GatherSchedule::Pass pass);
 // The forward of the pass is over.
 void BeginBackwardPass(const EngineState& state);

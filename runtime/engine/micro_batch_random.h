@@ -1,6 +1,6 @@
-// Which random numbers micro-batches draw: in Step those of a seed of their own, while the
-// program's stand still; in a loop of the program's own the default generators are seeded for what
-// comes next. Not thread-safe.
+// The random numbers that micro-batches draw. In Step they come from a seed of their own, while the
+// program's generators stand still; in a loop of the program's own the default generators are
+// seeded for what comes next. Not thread-safe.
 #pragma once
 
 #include <cstdint>

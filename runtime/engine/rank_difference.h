@@ -26,7 +26,7 @@ struct RankTrace {
   static absl::StatusOr<RankTrace> FromJson(const Json& json);
 };
 
-// Whose trace it is.
+// A trace and the rank it is of.
 struct TraceOf {
   int rank = 0;
   const RankTrace& trace;

@@ -29,7 +29,7 @@ class UpdatePlan {
   // This rank updates `owned`, which travels as one bucket.
   void AddBucket(const plan::OwnedRange& owned);
 
-  // Which parameters this rank's loss used in the step that ends, by entry of the layout. Gives
+  // `used`: by entry of the layout, whether this rank's loss used it in the step that ends. Gives
   // StepVote::unused_parameters.
   int32_t NoteUsed(std::vector<uint8_t> used) { return unused_.Note(std::move(used)); }
   // Collective: finds what no rank used in the step that ends, which its update may leave out.

@@ -34,7 +34,7 @@ class EngineBuilder {
   EngineState& state() { return core_->state_; }
 
   absl::Status DescribeModel();
-  // Who updates which elements.
+  // Decides which rank updates which elements.
   absl::Status PlanUpdate();
   // The states and masters of what this rank owns; then the module's parameters go into the flat
   // buffers.

@@ -1,5 +1,5 @@
-// How an engine's flat buffers are cut into buckets, padded and shared out. Of what the job and the
-// model say alone; GPU memory comes in granules that the device tells.
+// How an engine's flat buffers are cut into buckets, padded and shared out. This follows from the
+// job and the model alone, but for the device's granules of GPU memory.
 #pragma once
 
 #include <string>

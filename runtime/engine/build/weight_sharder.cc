@@ -120,7 +120,7 @@ absl::Status WeightSharder::ShareOutFrozen() {
         const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
         CopyShared(whole, {all}, frozen.values, frozen.owned);
       }));
-  // What may stay whole is counted over all parameters.
+  // The limit of what may stay whole counts all parameters, frozen ones too.
   PersistenceLimits persistence = job_.config().persistence_limits();
   const std::vector<plan::FlatRange> units = plan::WholeUnits(*state_.shards, state_.units);
   for (const size_t entry : plan::PersistentEntries(state_.flat->layout(), persistence, units)) {

@@ -9,6 +9,7 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "runtime/memory/tensor_over.h"
 
@@ -78,8 +79,12 @@ absl::StatusOr<std::unique_ptr<DeviceStep>> DeviceStep::Create(const Device& dev
 }
 
 DeviceStep::~DeviceStep() {
-  if (pending_ != nullptr) {
-    Settle(deadline()).IgnoreError();
+  if (pending_ == nullptr) {
+    return;
+  }
+  if (const absl::Status settled = Settle(deadline()); !settled.ok()) {
+    // No step follows that would give it.
+    DT_LOG(Warning) << "the numbers of the last step never came: " << settled.message();
   }
 }
 
@@ -93,7 +98,7 @@ StepTally* DeviceStep::tallies() const {
   return reinterpret_cast<StepTally*>(static_cast<std::byte*>(memory_->data()) +
                                       RoundUp(upload_bytes()));
 }
-StepTally* DeviceStep::mine() const { return tallies() + group_.rank(); }
+StepTally* DeviceStep::own_tally() const { return tallies() + group_.rank(); }
 StepVerdictNumbers* DeviceStep::verdict() const {
   const size_t all = RoundUp(static_cast<size_t>(group_.size()) * sizeof(StepTally));
   return reinterpret_cast<StepVerdictNumbers*>(reinterpret_cast<std::byte*>(tallies()) + all);
@@ -109,7 +114,7 @@ absl::Status DeviceStep::Allocate() {
   }
   DT_ASSIGN_OR_RETURN(upload_, PinnedMemory::Create(device_, upload_bytes()));
   DT_ASSIGN_OR_RETURN(landed_, PinnedMemory::Create(device_, sizeof(StepVerdictNumbers)));
-  loss_sum_ = ViewOf(memory_, &mine()->loss_sum, at::kDouble, device_.tensors());
+  loss_sum_ = ViewOf(memory_, &own_tally()->loss_sum, at::kDouble, device_.tensors());
   skip_flag_ = ViewOf(memory_, &verdict()->skip, at::kInt, device_.tensors());
   return absl::OkStatus();
 }
@@ -142,7 +147,7 @@ absl::Status DeviceStep::Decide(const StepPlan& plan) {
   const size_t ranks = static_cast<size_t>(group_.size());
   DT_RETURN_IF_ERROR(
       group_
-          .AllGather({mine(), sizeof(StepTally), DType::kFloat64, device_.place()},
+          .AllGather({own_tally(), sizeof(StepTally), DType::kFloat64, device_.place()},
                      {tallies(), ranks * sizeof(StepTally), DType::kFloat64, device_.place()},
                      {.name = "loss and gradient norm"})
           .status());

@@ -2,9 +2,9 @@
 // on the device, a kernel turns them into the clip factor and the flag that skips the update, the
 // update reads both there. The host learns the numbers later, from pinned memory.
 //
-// Plan and Launch: Create plans, all else launches. What changes by step (learning rates, bias
-// corrections, clip limit, loss scale) is uploaded to one fixed place in device memory. Driven by
-// the thread that trains.
+// Plan and Launch: Create plans, all else launches. The numbers that change by step (learning
+// rates, bias corrections, clip limit, loss scale) are uploaded to one fixed place in device
+// memory. Driven by the thread that trains.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ class DeviceStep {
   // Adds a micro-batch's sum. InvalidArgument: it is elsewhere.
   absl::Status AddLoss(const at::Tensor& sum);
   // Where DeviceGradients puts this rank's sum of squares.
-  double* squares() const { return &mine()->sum_of_squares; }
+  double* squares() const { return &own_tally()->sum_of_squares; }
 
   // Uploads the step's numbers and queues the exchange of tallies; the compute stream waits for the
   // group's.
@@ -91,7 +91,7 @@ class DeviceStep {
              const DeviceStepOptions& options);
   Deadline deadline() const { return Deadline::After(timeout_); }
   absl::Status Allocate();
-  kernels::StepTally* mine() const;
+  kernels::StepTally* own_tally() const;
   kernels::StepTally* tallies() const;
   std::byte* scalars() const;
   size_t upload_bytes() const;

@@ -1,7 +1,7 @@
-// A step on a GPU. A step is queued without waiting for the device: what the host must know of it
-// (how many samples, who failed, who stops) is agreed on over the host group. What the device finds
-// out (loss, norm, whether the gradient is finite) stays there, decides there, and is read when the
-// next step's update is queued: by then the device has passed it.
+// A step on a GPU. A step is queued without waiting for the device. The ranks agree over the host
+// group on what the host must know (how many samples, who failed, who stops). The loss, the norm
+// and whether the gradient is finite stay on the device, which decides by them; the host reads them
+// when it queues the next step's update, by which time the device has passed them.
 //
 // Where the host updates a GPU's weights (offload_optimizer, or a program's own optimizer), and
 // where the weights' share is a file, a step waits for the device: the host's rule takes the clip

@@ -1,5 +1,6 @@
-// Micro-batches of an engine on a GPU as CUDA graphs (`cuda_graphs`). What cannot be captured is
-// queued eagerly, with the same numbers, and one line says why (step_graphs.h). Not thread-safe.
+// Micro-batches of an engine on a GPU as CUDA graphs (`cuda_graphs`). A micro-batch that
+// cannot be captured is queued eagerly, with the same numbers, and one line says why
+// (step_graphs.h). Not thread-safe.
 #pragma once
 
 #include <memory>

@@ -21,7 +21,7 @@
 
 namespace dtrain {
 
-// Which parameters' gradients of the step under way are in place, by parameter.
+// By parameter: whether its gradient of the step under way is in place.
 using GradientsInPlace = std::vector<uint8_t>;
 
 struct MicroStepGraph {
@@ -29,7 +29,7 @@ struct MicroStepGraph {
   std::vector<int64_t> numbers;
   GradientsInPlace before;
   GradientsInPlace after;             // The gradients in place behind a launch.
-  BucketMarks marks;                  // Which the graph records: it is dropped before them.
+  BucketMarks marks;                  // Recorded by the graph, which is dropped before them.
   std::vector<bool> buffers;          // The module's, to which it writes.
   std::unique_ptr<TensorGraph> work;  // Null: not captured yet.
   int64_t count = 0;                  // The loss's count.

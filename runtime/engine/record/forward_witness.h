@@ -1,11 +1,12 @@
-// Which parameters and which module of a model an exception came from, as far as LibTorch knew.
+// Finds the parameters and the module of a model that an exception came from, as far as LibTorch
+// knew.
 //
 // LibTorch's operations say what they read (shard/storage_observer.h), so an operation that throws
-// names its parameters; of another exception the parameters that were read last are known. Such
-// watching costs every operation 0.2 us, so only the first step and the first evaluation are
-// watched, in which nearly all such errors come, and all of them where operations are observed
-// anyway or the user asks for it. Of the others LibTorch's backtrace may name a module's forward.
-// Not thread-safe: for the thread that runs the model.
+// names its parameters; of another exception the parameters that were read last are known. Watching
+// costs every operation 0.2 us, so only the first step and the first evaluation are watched, in
+// which nearly all such errors come. All are watched where operations are observed anyway or the
+// user asks for it. For errors in a step that is not watched, LibTorch's backtrace may name a
+// module's forward. Not thread-safe: for the thread that runs the model.
 #pragma once
 
 #include <array>

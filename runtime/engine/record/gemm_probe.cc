@@ -48,8 +48,8 @@ double ProductSeconds(const Device& device, int64_t size, at::ScalarType type, i
     }
   };
   const at::Tensor a = Operand(device, size, type);
-  // As linear layers have their weights: without instructions for bf16 or fp16, a CPU multiplies by
-  // matrices that are not transposed ten times slower, and steps seem faster than products.
+  // Transposed, as the weights of linear layers are. Without instructions for bf16 or fp16 a CPU is
+  // ten times slower with other matrices, and steps would seem faster than products.
   const at::Tensor b = Operand(device, size, type).t();
   at::Tensor c = at::zeros({size, size}, a.options());  // Its pages are there.
   if (warm_up) {

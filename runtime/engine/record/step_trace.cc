@@ -25,7 +25,7 @@ std::set<ActivityType> Activities(bool gpu) {
              : std::set<ActivityType>{ActivityType::CPU};
 }
 
-// What the timestamps of Kineto's file count from; 0 when it does not say.
+// The time from which the timestamps of Kineto's file count; 0 when the file does not say.
 int64_t BaseNanosOf(const std::string& path) {
   const std::string name = "\"baseTimeNanoseconds\": ";
   const absl::StatusOr<std::string> text = ReadFile(path);

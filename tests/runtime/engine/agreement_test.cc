@@ -34,6 +34,26 @@ TEST(AgreementTest, NobodyUpdatesWhenOneFailedOrIsNotFinite) {
   EXPECT_FALSE(Decide(votes)->finite);
 }
 
+TEST(AgreementTest, TheFirstOfSeveralRanksIsNamedAndOneIsEnough) {
+  std::vector<StepVote> votes(4);
+  EXPECT_FALSE(Decide(votes)->failed);
+  EXPECT_EQ(Decide(votes)->failed_rank, -1);
+  EXPECT_FALSE(Decide(votes)->buffers_changed);
+  votes[1].failed = votes[3].failed = 1;
+  votes[1].lacks_spare = votes[2].lacks_spare = 1;
+  votes[2].buffers_changed = 1;
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    votes[rank].samples = static_cast<int64_t>(rank) + 5;
+  }
+  const auto verdict = Decide(votes);
+  ASSERT_TRUE(verdict.ok());
+  EXPECT_TRUE(verdict->failed);
+  EXPECT_EQ(verdict->failed_rank, 1);
+  EXPECT_EQ(verdict->rank_without_spare, 1);
+  EXPECT_TRUE(verdict->buffers_changed);
+  EXPECT_EQ(verdict->samples, 26);
+}
+
 TEST(AgreementTest, SquaresOfShardsAreSummedAndThoseOfEverythingAreNot) {
   std::vector<StepVote> votes(3);
   for (StepVote& vote : votes) {

@@ -260,8 +260,9 @@ std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::
   }
   const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
   EXPECT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_EQ(snapshot->source.job.zero_stage, more.empty() ? 0 : 3);
   std::map<std::string, std::vector<std::byte>> saved;
-  for (const auto& [spec, bytes] : snapshot->source.model) {
+  for (const auto& [spec, bytes, stay] : snapshot->source.model) {
     saved[spec.name].assign(bytes.begin(), bytes.end());
   }
   return saved;

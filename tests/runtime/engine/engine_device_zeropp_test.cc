@@ -1,5 +1,5 @@
 // ZeRO++ on a GPU, over the fakes: weights shared out a second time in small groups (hpZ), weights
-// (qwZ) and gradients (qgZ) in int8 blocks. What is rounded has the host's bits: blocks lie alike,
+// (qwZ) and gradients (qgZ) in int8 blocks. Rounded values have the host's bits: blocks lie alike,
 // kernels and sums have one order, and without clipping no number depends on how a norm is added.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -191,7 +191,7 @@ std::vector<std::string> Saved(const Way& way) {
     return TrainThen(context, way, gpu, [&](Engine& engine, Net&, Source&) -> absl::Status {
       DT_ASSIGN_OR_RETURN(const auto snapshot, TakeSnapshot(engine.state(), {}, ""));
       std::string text;
-      for (const auto& [spec, bytes] : snapshot.source.model) {
+      for (const auto& [spec, bytes, stay] : snapshot.source.model) {
         absl::StrAppend(&text, spec.name, ": ");
         text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       }

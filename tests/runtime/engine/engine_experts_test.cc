@@ -1,5 +1,5 @@
 // Mixtures of experts of which each rank's data uses another one: ranks read and differentiate
-// other weights. What they end with is that of a plain LibTorch loop over the whole global batch.
+// other weights. Their weights end as those of a plain LibTorch loop over the whole global batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

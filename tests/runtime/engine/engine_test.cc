@@ -207,17 +207,24 @@ TEST_F(EngineTest, ALossThatDependsOnNoParameterIsRefused) {
   EXPECT_EQ((*engine)->Update().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(EngineTest, EvaluateRunsInEvalModeWithoutGradients) {
+TEST_F(EngineTest, EvaluateRunsInEvalModeWithoutGradientsAndPutsEveryModeBack) {
   auto job = MakeJob({"eval_batches=3"});
   ASSERT_TRUE(job.ok()) << job.status();
   Odd model;
+  const auto norm = [&](const char* name) {
+    return model.register_module(
+        name, torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(5).affine(false)));
+  };
+  torch::nn::BatchNorm1d trains = norm("trains");
+  torch::nn::BatchNorm1d rests = norm("rests");
+  rests->eval();  // Programs freeze a layer's statistics in this way.
   auto engine = Engine::Create(**job, model);
   ASSERT_TRUE(engine.ok()) << engine.status();
   Inputs inputs;
   bool training = true;
   bool gradients = true;
   const auto loss = (*engine)->Evaluate(inputs, [&](const at::Tensor& x) {
-    training = model.is_training();
+    training = model.is_training() || trains->is_training() || rests->is_training();
     const at::Tensor value = model.Loss(x);
     gradients = value.requires_grad();
     return value;
@@ -226,6 +233,8 @@ TEST_F(EngineTest, EvaluateRunsInEvalModeWithoutGradients) {
   EXPECT_FALSE(training);
   EXPECT_FALSE(gradients);
   EXPECT_TRUE(model.is_training());
+  EXPECT_TRUE(trains->is_training());
+  EXPECT_FALSE(rests->is_training());
   EXPECT_EQ(inputs.calls, 3);
 }
 
