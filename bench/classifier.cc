@@ -123,7 +123,7 @@ Json Measure(const Options& options, const Device& device, int64_t vocab) {
           {"eager_peak_mib", theirs.peak_mib}};
 }
 
-// Before LibTorch is asked for anything: a GPU cannot be opened afterwards.
+// Called before LibTorch is asked for anything, because a GPU cannot be opened afterwards.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& wish) {
   if (wish == "cpu") {
     return std::make_unique<Device>();

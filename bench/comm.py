@@ -3,7 +3,7 @@
 Every round runs each program once over all sizes, in an order that turns with the round; ratios are
 of the medians of one round, and the table and goals show their median over rounds. "probe" is
 what the runtime's own benchmark measures beside itself: the same bytes streamed with no call and
-no wait. Where it is the slower of the two it bounds nothing. Peers have plain memory, which nobody
+no wait. Where the probe is the slower of the two, it bounds nothing. Peers have plain memory, which nobody
 registered. So each ratio of registered memory stands beside that of plain memory, with goals of its
 own, and "x best" is against the fastest peer of the round.
 """

@@ -1,4 +1,4 @@
-"""What nvcc made of the CUDA kernels, read from the objects of a build: registers, shared memory, memory
+"""Reads from the objects of a build what nvcc made of the CUDA kernels: registers, shared memory, memory
 accesses by width and the occupancy that follows. No GPU is needed, and nothing here was run on one.
 
 `./dev bench cuda` prints the table and writes it as JSON; tests/kernels/cuda_code_test.py holds the
@@ -21,7 +21,7 @@ import cuda_sass
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100", "sm_120")
 PTX = "sm_100"  # cuobjdump's name of the PTX that drivers compile for GPUs without code of their own.
-# Where a build has them: the kernels' library, and the plugin's own for groups.
+# A build's objects: those of the kernels' library, and the plugin's own for groups.
 OBJECTS = ("kernels/CMakeFiles/dtrain_kernels_cuda.dir/**/*.cu.o",
            "comm/nccl/CMakeFiles/dtrain_cuda.dir/plugin/*.cu.o")
 # Multiprocessor limits, CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".

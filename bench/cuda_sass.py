@@ -56,7 +56,7 @@ def target(instruction):
 
 
 def successors(code):
-    """For each instruction the places of those that may follow it; and the places where code begins."""
+    """Returns for each instruction the places of those that may follow it, and the places where code begins."""
     place = {instruction.at: i for i, instruction in enumerate(code)}
     joins = collections.defaultdict(set)
     for instruction in code:

@@ -11,7 +11,7 @@ namespace dtrain::bench {
 // results file: {"name", "measured", "op", "target", "ok", "verdict"}. `op`: ">=" or "<=".
 Json JudgeGoal(const std::string& name, double measured, const std::string& op, double target);
 
-// The same of a share of a probe or of a copy's rate. Where the share is above 1 the probe was the
+// The same for a share of a probe's or a copy's rate. Where the share is above 1 the probe was the
 // slower of the two and bounds nothing: the verdict is "no bound", neither met nor missed.
 Json JudgeShare(const std::string& name, double share, double target);
 

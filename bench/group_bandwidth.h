@@ -25,8 +25,8 @@ struct BandwidthLine {
   double mb_s = 0;
 };
 
-// The two lines of each size; blocks until both ranks have them. What arrives is compared with what
-// was sent. Internal: it was something else. REQUIRES: a group of two ranks that both call it with
+// The two lines of each size; blocks until both ranks have them. Received bytes are compared with
+// those sent. Internal: they differ. REQUIRES: a group of two ranks that both call it with
 // equal plans.
 absl::StatusOr<std::vector<BandwidthLine>> MeasureBandwidth(comm::Group& group,
                                                             const BandwidthPlan& plan);

@@ -25,7 +25,7 @@ from rounds import rotated, spread
 LR, BETAS, EPS, DECAY = 1e-4, (0.9, 0.95), 1e-8, 0.1
 UNSCALE, NORM_MAX = 1 / 1024, 1.0
 DRIFT_MAX = 0.1
-TRIES = 3  # At most so many times the rounds that should count are run.
+TRIES = 3  # At most this many times the number of rounds that should count are run.
 # torch sums the squares of one large tensor in fp32 and comes out 1.1 % too small at 100M elements.
 # The first step has the sign's length, but for gradients near eps, where the clip shows.
 TOLERANCE = {"adamw": 1e-6, "mixed": 1e-2}

@@ -30,7 +30,7 @@ def stages_command(ways, config, facts, sets=(), extra=(), ranks=2):
 
 
 def twin_environment(ranks=2):
-    """The cores shared among the ranks, as `dtrain launch` shares them. What torch.compile made is
+    """Shares the cores among the ranks, as `dtrain launch` does. torch.compile's cache is
     kept, so that only the first run of a model waits for it."""
     threads = max(1, os.cpu_count() // ranks)
     return {"TORCHINDUCTOR_CACHE_DIR": os.path.join(tempfile.gettempdir(), "dtrain-bench-inductor"),

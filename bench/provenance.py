@@ -140,5 +140,5 @@ def say_marks(marks, path="", kept=""):
     print("=" * 100, file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":  # For ./dev: where the results of this machine are kept.
+if __name__ == "__main__":  # ./dev asks where the results of this machine are kept.
     print(f"bench/results/{machine_folder()}")

@@ -1,6 +1,6 @@
 """./dev bench roce: all-reduce and send/receive over soft-RoCE beside ib_write_bw.
 
-In a qemu guest, both ranks on its one device ("alone"), and between two guests as two hosts
+The ranks run in one qemu guest, both on its one device ("alone"), and in two guests as two hosts
 ("pair"). In every round both programs run once, in turning order, with several messages in flight;
 shares are of one round and of ib_write_bw's messages of that size, table and goals show their
 median. Emulated (without KVM) this says something of the host's CPU, nothing

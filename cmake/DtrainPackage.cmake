@@ -38,7 +38,7 @@ set(PC_LIBS "-L\${torch}/lib -Wl,-rpath,\${torch}/lib")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/dtrain.pc.in ${PROJECT_BINARY_DIR}/generated/dtrain.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/generated/dtrain.pc DESTINATION lib/pkgconfig)
 
-# What `dtrain train` starts from, and a project to copy.
+# The configurations that `dtrain train` starts from, and a project to copy.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/configs DESTINATION share/dtrain)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/minimal DESTINATION share/dtrain/examples)
 install(FILES ${PROJECT_BINARY_DIR}/lib/dtrain/torch DESTINATION lib/dtrain OPTIONAL)  # The link itself.

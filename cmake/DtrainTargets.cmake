@@ -94,8 +94,8 @@ function(dtrain_program name)
   dtrain_install_program(${name})
 endfunction()
 
-# What every test runs with on a CPU whose AMX tiles are hidden (base/system/hidden_tiles.h): tests that make
-# no Job, and the peers in Python, would die in LibTorch's bf16 products.
+# The environment of every test on a CPU whose AMX tiles are hidden (base/system/hidden_tiles.h). Without it
+# tests that make no Job, and the peers in Python, would die in LibTorch's bf16 products.
 file(WRITE ${PROJECT_BINARY_DIR}/hidden_tiles_probe.cc
   "#include \"base/system/hidden_tiles.h\"\nint main() { return dtrain::AmxTilesAreHidden() ? 1 : 0; }\n")
 try_run(DTRAIN_TILES_HIDDEN DTRAIN_TILES_COMPILED ${PROJECT_BINARY_DIR}/hidden_tiles_probe

@@ -15,7 +15,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/dtrain
-# What ./dev deps took of torch: LibTorch and what its CPU half needs, without the CUDA wheels.
+# torch as ./dev deps installed it: LibTorch and the libraries of its CPU half, without the CUDA wheels.
 COPY --from=build /opt/src/.deps/python/lib/python3.11/site-packages/ /opt/dtrain/lib/python3.11/site-packages/
 COPY --from=build /opt/src/dist/ /tmp/dist/
 RUN /opt/dtrain/bin/pip install --no-cache-dir --no-deps /tmp/dist/dtrain-*.whl && rm -r /tmp/dist

@@ -13,7 +13,7 @@ constexpr int64_t kElementGrain = 16 * 1024;
 // Below this the result may still be in the last-level cache when it is read.
 constexpr int64_t kStreamBytesMin = 16 << 20;
 
-// For a result of `bytes` that is not also an input (its lines are then in the cache anyway).
+// The mode for a result of `bytes`. One that is also an input has its lines in the cache anyway.
 constexpr Write WriteFor(int64_t bytes, bool in_place) {
   return !in_place && bytes >= kStreamBytesMin ? Write::kStream : Write::kCached;
 }

@@ -95,7 +95,7 @@ class Launch {
   const LaunchOptions& options_;
   const Environment& environment_;
   std::string program_;
-  std::string run_dir_;  // As the user wrote it, for messages.
+  std::string run_dir_;  // The path as the user wrote it, for messages.
   std::string log_dir_;
   std::string run_id_;
   int local_ranks_ = 0;

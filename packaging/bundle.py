@@ -1,8 +1,9 @@
 """Makes a tree self-contained: brings the libraries that not every system has, and finds them itself.
 
-What is neither part of every manylinux system nor of LibTorch goes to lib/dtrain, and is found there by
-RPATH relative to whoever asks. Headers of Abseil and nlohmann-json go to lib/dtrain/include, since those
-of dtrain include them and a program must be compiled with the Abseil that it is linked to.
+Libraries that are part neither of every manylinux system nor of LibTorch go to lib/dtrain, and are found there
+by an RPATH relative to the file that needs them. Headers of Abseil and nlohmann-json go to
+lib/dtrain/include, since those of dtrain include them and a program must be compiled with the Abseil that it
+is linked to.
 """
 import os
 import re
@@ -16,7 +17,7 @@ from tree import run
 # LibTorch's own, and what its wheel or archive brings beside it.
 OF_TORCH = re.compile(r"^lib(torch|c10|gomp|cudart)[._]")
 HEADERS = ("absl", "nlohmann")
-COMPILED_IN = (*HEADERS, "CLI", "xxhash.h")  # Whose licences are to be shown although no library is.
+COMPILED_IN = (*HEADERS, "CLI", "xxhash.h")  # Their licences must be shown, though they have no library.
 # Those that need LibTorch, and thus may need what it brings.
 USES_TORCH = re.compile(r"^libtorch")
 
@@ -50,7 +51,7 @@ def bring(prefix, libraries):
 
 
 def bring_licences(prefix, libraries):
-    """What the owners of the libraries ask to be shown, from the Debian packages that they are of."""
+    """Copies the licences of the libraries from the Debian packages that they belong to."""
     folder = f"{prefix}/share/doc/dtrain/third-party"
     os.makedirs(folder)
     paths = [os.path.realpath(path) for path in libraries.values()]
@@ -84,7 +85,7 @@ def fill(template, values):
 
 
 def to_link(libraries):
-    """What a program outside is linked to: not what only dtrain's own programs use."""
+    """The libraries that a user's program is linked to, without those that only dtrain's programs use."""
     return sorted(name for name in libraries if name.startswith(("libabsl_", "libssl", "libcrypto")))
 
 

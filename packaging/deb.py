@@ -7,7 +7,7 @@ import elf
 from tree import run
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-# What a program that includes dtrain's headers is compiled and linked with.
+# A program that includes dtrain's headers is compiled and linked with these packages.
 DEVELOPMENT = ("libabsl-dev", "nlohmann-json3-dev", "libssl-dev")
 
 CONTROL = """\
@@ -30,7 +30,7 @@ Description: distributed data-parallel training runtime in native C++20
 
 
 def depends(tree, torch, work):
-    """What dpkg-shlibdeps finds the programs to need."""
+    """The packages that the programs need, by dpkg-shlibdeps."""
     os.makedirs(f"{work}/debian")
     with open(f"{work}/debian/control", "w", encoding="utf-8") as file:
         file.write("Source: dtrain\n\nPackage: dtrain\nArchitecture: any\n")

@@ -1,4 +1,4 @@
-"""What programs and shared libraries need of others, as binutils shows it."""
+"""Reads with binutils what programs and shared libraries need of others."""
 import collections
 import os
 import re

@@ -1,4 +1,4 @@
-"""What ends the making of packages: one line, with what to do."""
+"""Errors that end the making of packages: one line, with what to do."""
 import contextlib
 import errno
 import os
@@ -12,7 +12,7 @@ class PackageError(Exception):
 
 
 def number_of_full_disk(error):
-    """ENOSPC or EDQUOT when `error` tells of it, else None. That of a copied tree is a list of texts."""
+    """ENOSPC or EDQUOT when `error` tells of it, else None. The error of shutil.copytree holds only texts."""
     if isinstance(error, shutil.Error):
         return next((number for number in FULL if os.strerror(number) in str(error)), None)
     return error.errno if error.errno in FULL else None

@@ -25,7 +25,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13t", "3.14", "3.14t")
 IN_WHEEL = [f"python{version}/{packages}/torch" for version in PYTHONS
             for packages in ("site-packages", "dist-packages")]
 IN_ARCHIVE = ["dtrain/torch"]
-FREE_BYTES = 1 << 30  # Of the folder for temporary files: several trees of some hundred MB.
+FREE_BYTES = 1 << 30  # The folder for temporary files holds several trees of some hundred MB.
 
 
 def machine():

@@ -35,8 +35,8 @@ def versions_of(tree):
 
 
 def lacking(policy, machine, versions):
-    """What `policy` does not have of `versions`, e.g. "GLIBC_2.36 (bin/dtrain)". Libraries it does not
-    speak of come with the package, or with LibTorch."""
+    """The `versions` that `policy` lacks, e.g. "GLIBC_2.36 (bin/dtrain)". Libraries it does not
+    name come with the package, or with LibTorch."""
     known = policy["symbol_versions"].get(machine, {})
     return [f"{library}_{version} ({path})" for library, files in versions.items() if library in known
             for version, path in files.items() if version not in known[library]]

@@ -5,7 +5,8 @@
 // and a probe from the same run: both ranks' copies of half the buffer read and both written, with
 // no call and no wait, which bounds an operation that copies nothing unless it was slower. The time
 // of a call is the maximum over the ranks, from a common barrier. busbw = bytes / time x 2 (n - 1)
-// / n. With other than two ranks of one node: registered and plain memory alone.
+// / n. The probe is for two ranks of one node; with others there is only
+// registered and plain memory.
 #include <sched.h>
 #include <sys/utsname.h>
 
@@ -91,7 +92,7 @@ struct Plan {
   int nodes = 1;  // The host pretends to be so many nodes, with TCP between them.
   bool tcp = false;
   comm::Algorithm algorithm = comm::Algorithm::kAutomatic;
-  Json provenance = Provenance();  // Before the ranks load the machine.
+  Json provenance = Provenance();  // Read before the ranks load the machine.
   // All modes and their probe, which is memory's.
   bool everything() const { return ranks == 2 && nodes == 1 && !tcp; }
 };

@@ -101,7 +101,7 @@ def main():
             if found:
                 results.append(found)
         torch.cuda.empty_cache()
-        # After each case, so that a run that is cut off keeps what it measured.
+        # Written after each case, so that a run that is cut off keeps what it measured.
         write_json(args.json, {"peers": versions(), "results": results})
 
 

@@ -57,7 +57,7 @@ def rope_halves(setting, dtype):
     """The rotation of a query and a key that have half of the heads each."""
     from liger_kernel.ops.rope import LigerRopeFunction
     heads = setting.rows(dtype).unflatten(-1, (-1, HEAD_DIM)).unflatten(0, (-1, SEQUENCE))
-    # In the layout of a projection's output. Liger transposes them back and copies non-contiguous ones.
+    # They have the layout of a projection's output. Liger transposes them back and copies non-contiguous ones.
     q, k = (part.contiguous().transpose(1, 2) for part in heads.chunk(2, 2))
     cos, sin = (torch.cat((half, half), -1).squeeze(1).unsqueeze(0).to(dtype)
                 for half in rope_table(SEQUENCE, setting.device))

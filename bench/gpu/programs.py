@@ -8,7 +8,7 @@ SUFFIX = ".gz"
 
 
 def compress(path):
-    """In the place of `path`, `path`.gz."""
+    """Replaces `path` by `path`.gz."""
     with open(path, "rb") as source, gzip.open(path + SUFFIX, "wb", compresslevel=3) as target:
         shutil.copyfileobj(source, target)
     os.remove(path)

@@ -1,6 +1,6 @@
 """./dev gpu run, or `run` of a pack: tests and benchmarks on this machine's GPU, within 9 minutes.
 
-What the rest rests upon comes first. In this order:
+The parts that the others depend on come first. The order is:
   tests         collectives and the engine, then kernels and the plugin
   short_run     a small GPT by the engine: graphs beside eager steps, the GPU beside the CPU, with
                 the warnings, the memory and the time of a step
@@ -56,7 +56,7 @@ from training_lines import is_measured  # noqa: E402
 
 EXIT_USAGE = 64
 BUDGET_S = 540
-# (part, share of the budget); in this order. What one leaves goes to the next.
+# (part, share of the budget), in the order in which they run. Time that a part leaves goes to the next.
 SHARES = (("tests", 0.17), ("short_run", 0.08), ("kernels", 0.05), ("comm", 0.03),
           ("kernel_peers", 0.08), ("mfu", 0.59), ("mfu_peers", 0.0))
 TESTS_AFTER_S = 5  # Each test leaves this to each of those after it, so that one that hangs is not all.
@@ -103,8 +103,8 @@ def run_command(words, limit, environment=None, characters=4000):
 
 
 def with_earlier(before, taken):
-    """The rows of an earlier call and of this one by name. What was measured stays where this one
-    has nothing to say: no time, no memory, cut off."""
+    """The rows of an earlier call and of this one by name. An earlier measurement stays where this
+    call has none: it had no time or no memory, or was cut off."""
     measured = {row["name"] for row in before if is_measured(row)}
     says = [row for row in taken if is_measured(row) or row["name"] not in measured
             or row.get("error", "cut off") != "cut off"]

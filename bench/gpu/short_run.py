@@ -96,7 +96,7 @@ class CardMemory:
                 card, used = found[1], int(found[2])
                 self.first.setdefault(card, used)
                 self.most[card] = max(used, self.most.get(card, 0))
-            self.begun.set()  # Whatever it said: "[N/A]" for some.
+            self.begun.set()  # Some cards answer "[N/A]": that counts as begun too.
         self.begun.set()
 
     def __exit__(self, *_):
@@ -164,7 +164,7 @@ def same_bits(a, b):
 
 
 def too_far(a, b):
-    """What differs in the losses and norms of common steps, in words; None if they agree."""
+    """Describes how the losses and norms of common steps differ; None if they agree."""
     losses = largest_share(a["losses"], b["losses"])
     norms = largest_share(a["norms"], b["norms"])
     if losses <= TOLERANCE and norms <= TOLERANCE_OF_NORMS:

@@ -1,7 +1,7 @@
 """The results of ./dev gpu run as Markdown: a page for each GPU, and bench/results/GPU.md over all.
 
-Every figure stands in the JSON files beside the page; what was not measured is said, never left
-out. As a program: `summary.py RESULTS` writes the pages of the folders in RESULTS and GPU.md anew.
+Every figure stands in the JSON files beside the page, and the page says what was not measured.
+`summary.py RESULTS` writes the pages of the folders in RESULTS and GPU.md anew.
 """
 import json
 import os

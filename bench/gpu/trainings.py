@@ -64,7 +64,7 @@ class Peer:
     way: str
     micro_batch: int
     needs_gb: float
-    step_s: float  # By estimate, as is all of a peer.
+    step_s: float  # An estimate, as are all numbers of a peer.
     start_s: float
     goal: bool = False
     host_gb: float = 0
@@ -90,7 +90,7 @@ class Peer:
         return {"name": self.name, "model": self.model, "way": self.way}
 
 
-# In this order. With AdamW's states in bf16 a parameter takes 14 bytes, 6 of them on the card where
+# They run in this order. With AdamW's states in bf16 a parameter takes 14 bytes, 6 of them on the card where
 # masters and states are not; FP8 adds the codes of weights.
 TRAININGS = (
     Training("qwen2.5-7b", "bf16", 4, 130, step_s=40, start_s=25),

@@ -19,7 +19,7 @@ constexpr int64_t kHeadDim = 128;  // An attention head's; a row of kHidden has 
 constexpr int kStreamsMax = 6;
 
 // Streams of `elements` numbers each, up to four bytes wide: kernel and probe run in the same
-// memory, one after the other. What is small beside a stream has memory of its own.
+// memory, one after the other. Arrays that are small beside a stream have memory of their own.
 struct Arena {
   explicit Arena(int64_t element_count);
   Arena(const Arena&) = delete;

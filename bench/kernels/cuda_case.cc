@@ -26,7 +26,7 @@ T* Allocate(int64_t count) {
   return static_cast<T*>(data);
 }
 
-// By a multiplicative hash, as the CPU's cases have them.
+// Ids come from a multiplicative hash, as in the CPU's cases.
 void AddIds(Arena& arena) {
   std::vector<int64_t> ids;
   std::vector<int64_t> targets;

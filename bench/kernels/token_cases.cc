@@ -62,7 +62,7 @@ template <class T>
 Kernel EmbeddingBackward() {
   const auto ids = std::make_shared<Ids>();
   return [ids](Arena& a, const Threads& t) {
-    if (ids->ids.empty()) {  // In the warm-up.
+    if (ids->ids.empty()) {  // Made once, in the warm-up.
       for (int64_t token = 0; token < a.rows(); ++token) {
         ids->ids.push_back(IdOf(token, a.rows()));
       }

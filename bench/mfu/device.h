@@ -16,7 +16,8 @@ struct BenchDevice {
 };
 
 // FailedPrecondition: no driver or GPU, or a driver older than the CUDA runtime that LibTorch is
-// built for (both versions are named). Before a job takes the device, so that this is all it says.
+// built for (both versions are named). Call it before a job takes the device, so that this is the
+// only message.
 absl::Status CheckDevice(const std::string& name);
 
 // The device that the job trains on.

@@ -18,7 +18,7 @@ struct MfuFacts {
   std::string dtype;  // "fp32", "bf16", "fp8".
   FlopModel shape;
   FlopSequence sequence;
-  double recomputed_parameters = 0;  // In layers whose forward runs twice; 0: none.
+  double recomputed_parameters = 0;  // Parameters of layers whose forward runs twice; 0: none.
   double recomputed_width = 0;
   std::string attention;  // The kernel that was asked for.
   std::string recompute = "none";
@@ -36,7 +36,7 @@ struct MfuFacts {
   double peak_flops_per_s = 0;  // Mean of a rank.
   std::string peak_source;      // A datasheet, --peak-tflops, or the GEMM rate of this run.
   bool peak_is_gemm_rate = false;
-  // With FP8: parameters in such products, and the peak of what is not. 0: one type alone.
+  // With FP8: the parameters in FP8 products, and the peak of the other products. 0: one type only.
   double low_parameters = 0;
   double high_peak_flops_per_s = 0;
   double gemm_flops_per_s = 0;  // Mean of a rank, in this run.
@@ -61,7 +61,7 @@ struct MfuFacts {
 // Tokens of one step over all ranks.
 double TokensPerStep(const MfuFacts& facts);
 double MedianStepSeconds(const MfuFacts& facts);
-// On a GPU the mean of all measured steps, else the median.
+// The mean of all measured steps on a GPU, else their median.
 double StepSeconds(const MfuFacts& facts);
 double TokensPerSecond(const MfuFacts& facts);
 

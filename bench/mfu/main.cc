@@ -66,7 +66,7 @@ class RandomTokens {
   at::Generator generator_;
 };
 
-// Over all ranks, in place.
+// Reduces `value` over all ranks, in place.
 absl::Status Reduce(Job& job, double& value, comm::ReduceOp op) {
   DT_ASSIGN_OR_RETURN(const comm::Work work,
                       job.group().AllReduce({&value, sizeof(value), DType::kFloat64, {}}, op,

@@ -28,7 +28,7 @@ struct BenchModel {
   std::function<Loss(const Batch&)> loss;
   FlopModel flops;
   double layer_parameters =
-      0;  // In the layers: recomputed with --recompute full, and in FP8 with fp8.
+      0;  // Those of the layers: recomputed with --recompute full, in FP8 with fp8.
 };
 
 // The preset or the file that `options` name. Errors name what is not supported.

@@ -31,7 +31,7 @@ struct OperationCall {
   std::string name;
   Shapes inputs;
   int64_t element_bytes = 4;
-  double seconds = 0;  // With what it called.
+  double seconds = 0;  // Includes the operations that it called.
 };
 
 // Calls of one operation on one shape.

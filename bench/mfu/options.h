@@ -23,7 +23,7 @@ struct MfuOptions {
   int64_t sequence = 0;  // 0: 1,024, or what the model has.
   int steps = 10;
   int warm_up = 3;
-  int64_t short_micro_batches = 0;  // In warm-up and profiled steps; 0: as in the others.
+  int64_t short_micro_batches = 0;  // Number in warm-up and profiled steps; 0: as in the others.
   double peak_tflops = 0;           // 0: the table, or measured.
   bool bf16_states = false;
   std::vector<std::string> overrides;  // KEY=VALUE of the engine's configuration.

@@ -1,6 +1,6 @@
 """The example's GPT under torch DistributedDataParallel: the peer of `dtrain-gpt`.
 
-In DDP's fastest form: gradients as bucket views, fused AdamW, no reduction before the last
+It uses DDP's fastest form: gradients as bucket views, fused AdamW, no reduction before the last
 micro-batch; a single rank trains the plain module. --compile compiles it (around DDP, as torch
 documents). With --weights it starts from dtrain's weights, so that losses can be compared. With
 bf16.enabled it trains under autocast, its way to keep fp32 weights.

@@ -21,7 +21,7 @@ class RmsNorm(nn.Module):
 
 def rotate(x, cos, sin):
     """Half-split rotary positions; x [batch, sequence, heads, head_dim]. torch.stack of two halves is
-    the one copy that eager needs. In x's type, whatever that of the angles."""
+    the one copy that eager needs. The result has x's type, whatever type the angles have."""
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]
     return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-2).flatten(-2).to(x.dtype)
@@ -109,7 +109,7 @@ class Gpt(nn.Module):
     def forward(self, tokens, targets):
         h = self.model(tokens)
         logits = F.linear(h, self.model.embed_tokens.weight) if self.tied else self.lm_head(h)
-        # In fp32: a loss in bf16 would have eight bits.
+        # The loss is in fp32: in bf16 it would have eight bits.
         return F.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.reshape(-1))
 
 

@@ -1,6 +1,6 @@
 """Several peers and ZeRO stages in one process, one after the other, each from the same weights.
 
-For comparing losses of a small model: importing the peers takes longer than training it. Ways are
+It compares losses of a small model, for which importing the peers takes longer than training. Ways are
 PEER:STAGE, as ddp:0, fsdp2:3, deepspeed:1, or PEER:STAGE:bf16; each has a facts file of its own,
 FACTS.PEER-STAGE or FACTS.PEER-STAGE-bf16.
 """

@@ -16,7 +16,7 @@ import torch
 from kernel_twins import Setting, find
 
 ARENA_STREAMS = 6  # Four bytes an element, as in bench/kernels/case.h.
-GROSS = 10  # Times the tolerance: not the same work, and an end. What lies between is in the answer.
+GROSS = 10  # Above so many tolerances the work is not the same: an error. Below, the answer says so.
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2,
              torch.float8_e4m3fn: 2e-2, torch.float8_e5m2: 2e-2, torch.int8: 2e-2}
 
@@ -42,7 +42,7 @@ class Ready:
     """The forms of one case, compiled, compared and warm."""
 
     ROUNDS = 3  # Calls of each eager form if there are several; the fastest call counts.
-    evicting = None  # As large as dtrain's arena: writing it empties the caches.
+    evicting = None  # It is as large as dtrain's arena, so that writing it empties the caches.
 
     def __init__(self, name, setting):
         if Ready.evicting is None:

@@ -1,5 +1,5 @@
-// Which tensors of a bucket low-rank compression treats as matrices, and the start of its bases:
-// the same on the host and on a GPU. Pure.
+// The tensors of a bucket that low-rank compression treats as matrices, and the start of its bases.
+// Both are the same on the host and on a GPU. Pure.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@
 
 namespace dtrain::comm {
 
-// Who is at the ends of a data connection.
+// The ranks at the ends of a data connection.
 struct DataPeers {
   uint64_t epoch = 0;
   int self = 0;

@@ -5,7 +5,7 @@
 // One thread sleeps in poll for all peers and moves data in both directions as far as possible, so
 // two ranks that send to each other cannot block each other. A second, silent connection to each
 // peer carries messages that must overtake data: why a rank gave up, and whom it waits for
-// (ControlLines).
+// (ControlLines). The kernel closes all of them when a process dies, so that peers learn it here.
 #pragma once
 
 #include <poll.h>

@@ -1,6 +1,6 @@
-// Which elements a CUDA thread takes where threads share a result, as cuda_index.h has it for those
-// that do not: a tree of sums, columns of partial sums, blocks of int8, a search. Private to this
-// room.
+// The elements that a CUDA thread takes where several threads share a result: a tree of sums,
+// columns of partial sums, blocks of int8, a search. cuda_index.h is for threads that share none.
+// Private to this room.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,9 @@ constexpr int64_t TreeWidth(int64_t count) {
 constexpr int kTeam = 16;
 struct TeamSpan {
   int64_t block;
-  int64_t first;  // Of the block.
-  int64_t end;    // Of the block; not above `first` where there is no such block.
-  int64_t mine;   // This thread's first; its next is kTeam * lanes further on.
+  int64_t first;  // The block's first element.
+  int64_t end;    // The block's end; not above `first` where there is no such block.
+  int64_t mine;   // This thread's first element; its next is kTeam * lanes further on.
 };
 constexpr int64_t TeamThreads(int64_t blocks) { return blocks * kTeam; }
 DT_HOST_DEVICE constexpr TeamSpan TeamSpanOf(int64_t thread, int64_t block_size, int64_t n,

@@ -1,5 +1,5 @@
-// Which elements a CUDA thread takes: plain arithmetic that the kernels and a test on the CPU
-// share, which shows for every size that each element is taken once. Private to this room.
+// The elements that a CUDA thread takes: plain arithmetic, shared by the kernels and a test on the
+// CPU that shows for every size that each element is taken once. Private to this room.
 #pragma once
 
 #include <cstddef>
@@ -166,11 +166,11 @@ constexpr TileGrid GridOfTiles(int64_t tiles) {
 DT_HOST_DEVICE constexpr int64_t TileDown(int64_t y, int64_t z, int64_t grid_y) {
   return z * grid_y + y;
 }
-// Of the source [rows, columns], for the tile at (down, across).
+// What `thread` reads of the source [rows, columns] for the tile at (down, across).
 DT_HOST_DEVICE constexpr TileSpan TileSource(int64_t down, int64_t across, int thread) {
   return {down * kTransposeTile + thread / 4, across * kTransposeTile + thread % 4 * 16};
 }
-// Of the result [columns, rows], for the same tile.
+// What `thread` writes of the result [columns, rows] for the same tile.
 DT_HOST_DEVICE constexpr TileSpan TileResult(int64_t down, int64_t across, int thread) {
   return {across * kTransposeTile + thread / 4, down * kTransposeTile + thread % 4 * 16};
 }

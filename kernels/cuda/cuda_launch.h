@@ -1,4 +1,4 @@
-// What every CUDA launch wrapper does before and after its launch. Private to this room.
+// The steps that every CUDA launch wrapper takes before and after its launch. Private to this room.
 #pragma once
 
 #include "absl/status/status.h"

@@ -64,7 +64,7 @@ struct Row {
   }
 };
 
-// Where a block of teams adds up what they keep of each column.
+// The place where a block of teams adds up their sums of each column.
 template <int kLanes, int kSteps, int kTeam>
 constexpr int kTeamColumns = kTeam > 0 ? kLanes* kSteps* kTeam : 1;
 

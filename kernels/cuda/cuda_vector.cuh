@@ -81,7 +81,7 @@ __device__ inline Lanes<kLanes> LoadLanes(const T* p) {
   return out;
 }
 
-// As they lie in memory, by 16 bytes.
+// The lanes as they lie in memory, in pieces of 16 bytes.
 template <int kLanes, class T>
 struct Pieces {
   static constexpr int kCount = kLanes * sizeof(T) / 16;

@@ -20,8 +20,8 @@ struct Sigmoids {
   F complement;  // 1 - sigmoid, without cancellation.
 };
 
-// Both from z = e^-|x| <= 1, so that nothing overflows and silu keeps its relative accuracy for
-// very negative x.
+// Both are computed from z = e^-|x| <= 1, so that nothing overflows and silu keeps its relative
+// accuracy for very negative x.
 template <class T, class F, class Set>
 DT_HOST_DEVICE inline Sigmoids<F> Sigmoid(F x, Set set) {
   const F one = set(1.0F);
@@ -89,15 +89,15 @@ DT_HOST_DEVICE inline Activated<F> Activate(F x, Set set) {
     const Sigmoids<F> s = Sigmoid<T>(x, set);
     return {x * s.sigmoid, s.sigmoid * Fma(x, s.complement, one)};
   } else if constexpr (kActivation == Activation::kGelu) {
-    const F a = Min(set(14.4F), Abs(x));  // Beyond, the tail is below fp32. A NaN stays.
+    const F a = Min(set(14.4F), Abs(x));  // Beyond 14.4 the tail is below fp32. A NaN stays.
     const F z = ExpOfHalfSquare<T>(a, set);
     const F tail = z * ScaledTail<T>(a, set);      // P(N > |x|), with relative accuracy.
-    const F bend = x * (z * set(0x1.988454p-2F));  // Of the density, z / sqrt(2 pi).
+    const F bend = x * (z * set(0x1.988454p-2F));  // x times the normal density, z / sqrt(2 pi).
     // x P(N < x) is x - x tail above 0 (of the magnitude: infinity times 0 is NaN), x tail below.
     return {SelectPositive(x, NegatedFma(a, tail, x), x * tail),
             SelectPositive(x, one - tail, tail) + bend};
   } else {
-    // Where |x| > 40 the sigmoid is 0 or 1, and x^2 must not overflow.
+    // Above |x| = 40 the sigmoid is 0 or 1; the limit keeps x^2 from overflowing.
     const F near = Max(set(-40.0F), Min(set(40.0F), x));
     const F square = near * near;
     const Sigmoids<F> s = Sigmoid<T>(near * Fma(set(kTanhCubic), square, set(kTanhLinear)), set);
@@ -106,7 +106,7 @@ DT_HOST_DEVICE inline Activated<F> Activate(F x, Set set) {
   }
 }
 
-// Where element i of a packed [rows, hidden] stands in a buffer whose rows are `stride` apart.
+// The offset of element i of a packed [rows, hidden] in a buffer whose rows are `stride` apart.
 DT_HOST_DEVICE inline int64_t GatedOffset(int64_t i, int64_t hidden, int64_t stride) {
   return stride == hidden ? i : i / hidden * stride + i % hidden;
 }

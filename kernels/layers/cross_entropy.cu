@@ -117,7 +117,7 @@ __device__ void RowForward(const CrossEntropyArgs<T>& args, int64_t row, float* 
   }
 }
 
-// From the row's end, which the forward read last and a cache still holds.
+// Goes from the row's end, which the forward read last and a cache still holds.
 template <class T, int kLanes>
 __device__ void RowBackward(const CrossEntropyArgs<T>& args, int64_t row) {
   const T* const x = args.logits + row * args.vocab;

@@ -1,5 +1,5 @@
-// What CPU and CUDA share of a row of cross-entropy: the loss from its sums, and the coefficients
-// of its gradient. Scalars of one row; the loops over the vocabulary are each form's own.
+// The scalar math of a row of cross-entropy, which CPU and CUDA share: the loss from the row's
+// sums, and the coefficients of its gradient. Each form has its own loops over the vocabulary.
 #pragma once
 
 #include <cstdint>

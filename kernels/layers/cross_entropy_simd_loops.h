@@ -28,7 +28,7 @@ inline void FillLowest(BFloat16* p) {
   }
 }
 
-// As io.Read, with -infinity after the end: e^-infinity adds nothing.
+// Reads as io.Read does, with -infinity in the lanes after the end, where e^-infinity adds nothing.
 template <class Io, class T>
 auto ReadLogits(Io io, const T* p) {
   return io.Read(p);
@@ -70,8 +70,8 @@ inline double ExpOf(float x) {
   return static_cast<double>(lanes[0]);
 }
 
-// log(sum_j e^x_j) by a running maximum (Milakov & Gimelshein 2018, arXiv 1805.02867). From the
-// lowest finite value, so that a piece of nothing but -infinity adds 0 and not NaN.
+// log(sum_j e^x_j) by a running maximum (Milakov & Gimelshein 2018, arXiv 1805.02867). The maximum
+// starts at the lowest finite value, so that a piece of nothing but -infinity adds 0 and not NaN.
 template <class T>
 float LogSumExp(const T* x, int64_t n) {
   float largest = -std::numeric_limits<float>::max();

@@ -12,14 +12,14 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowThreads = 128;
 
-// Where each part of the workspace begins, in bytes.
+// The offset of each part of the workspace, in bytes.
 struct Workspace {
   size_t keys;    // int32 [tokens]: ids, before the sort.
   size_t sorted;  // int32 [tokens]: ids, after it.
   size_t places;  // int32 [tokens]: 0, 1, 2, ...
   size_t order;   // int32 [tokens]: tokens by id.
   size_t starts;  // int32 [vocab + 1].
-  size_t sort;    // Of CUB.
+  size_t sort;    // The workspace of CUB's sort.
   size_t sort_bytes;
   size_t bytes;
 };

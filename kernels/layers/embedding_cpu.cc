@@ -27,7 +27,8 @@ template <class T, class Loop>
 void Backward(const EmbeddingBackwardArgs<T>& args, ParallelFor parallel_for, Loop loop) {
   DT_CHECK_GT(args.width, 0);
   SortTokensById(args.tokens, args.vocab, args.ids, args.order, args.starts);
-  // By rows and tokens together: the frequent ids stand side by side at the table's begin.
+  // Threads share rows and tokens together, because the frequent ids stand side by side at the
+  // table's beginning.
   const int64_t work = args.vocab + args.tokens;
   const Write write =
       WriteFor(args.vocab * args.width * static_cast<int64_t>(sizeof(T)), /*in_place=*/false);

@@ -1,4 +1,4 @@
-// What the CPU entries of the norms share. Private to this room.
+// Helpers that the CPU entries of the norms share. Private to this room.
 #pragma once
 
 #include <algorithm>

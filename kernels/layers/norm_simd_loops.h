@@ -23,7 +23,7 @@ constexpr int64_t kRowRoom = 8192;
 // kept: to add and round it again costs more than to read it.
 template <class T, bool kAdd>
 struct NormRow {
-  struct Room {  // Of one row after another.
+  struct Room {  // Rows use it one after another.
     alignas(kLineBytes) T h[kAdd ? kRowRoom : 1];
   };
 
@@ -35,7 +35,7 @@ struct NormRow {
   auto Read(Io io, int64_t i) const {
     return io.Read(h + i);
   }
-  // For the last look: asks for the same elements of the next row.
+  // Prefetches the same elements of the next row, during the last pass over this one.
   template <class Io>
   auto ReadLast(Io io, int64_t i) const {
     PrefetchFarFor(io, x + n + i);
@@ -93,7 +93,7 @@ struct ChunkSums {
       io.template WriteAs<T>(p, x);
     }
   }
-  // After the last row; the loop over `row` is the one that added.
+  // Called after the last row. Its loop over `row` must be the one that added.
   static void PutInOrder(int64_t n, const T* row, ::dtrain::kernels::Write write, float* sums) {
     if constexpr (kInLanes) {
       EachUnfenced<ByFew>(n, row, write, [&](auto io, int64_t i) {

@@ -96,7 +96,7 @@ void DropoutRun(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t run
 template <bool kStream, class T>
 DT_FLATTEN void DropoutRuns(const DropoutArgs<T>& args, const DropoutRule& rule, int64_t begin,
                             int64_t end) {
-  const DropoutArgs<T> local = args;  // So that no store could change them.
+  const DropoutArgs<T> local = args;  // A local copy, which no store can change.
   const DropoutRule local_rule = rule;
   int64_t run = begin;
   if (run % 2 != 0 && run < end) {
@@ -144,7 +144,7 @@ template <bool kCopyOut>
 void AdamWStochasticRuns(int64_t n, int64_t first, float* p, const float* g, BFloat16* m,
                          BFloat16* v, BFloat16* out, const AdamWStepScalars& scalars,
                          const PhiloxStream& stream) {
-  const AdamWStepScalars local = scalars;  // So that no store could change it.
+  const AdamWStepScalars local = scalars;  // A local copy, which no store can change.
   const U32x16 low = SetWord(0xffffU);
   uint32_t words[kPhiloxRun + 16];  // A range may begin anywhere in a run.
   for (int64_t begin = 0; begin < n;) {

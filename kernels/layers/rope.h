@@ -3,7 +3,7 @@
 //
 //   a' = a cos - b sin,  b' = b cos + a sin      (`inverse`: with -sin, which is the backward)
 // Pair i of a head is its elements i and i + rotary_dim / 2 (half-split: Llama, Qwen, GPT-NeoX) or
-// 2i and 2i + 1 (interleaved: GPT-J). What a head has beyond rotary_dim is copied. Data fp32 or
+// 2i and 2i + 1 (interleaved: GPT-J). Elements beyond rotary_dim are copied. Data fp32 or
 // bf16, math in fp32, each result rounded once. Same bits on every SIMD variant, thread count,
 // split and on CUDA. Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once

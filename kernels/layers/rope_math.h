@@ -1,5 +1,5 @@
-// What CPU and CUDA share of the rotary positions: the rotation of a pair, and which piece of which
-// head a CUDA thread takes.
+// The math of rotary positions that CPU and CUDA share: the rotation of a pair, and which piece of
+// which head a CUDA thread takes.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,9 @@ DT_HOST_DEVICE inline RopePieces RopePiecesOf(RopeForm form, bool rotate, int64_
 // Item `item` of the pieces of a token's parts, heads in order.
 struct RopePlace {
   int part;
-  int64_t head;     // Of the part.
-  int64_t element;  // Of the head: the piece's first (half-split: its first of the first half).
+  int64_t head;  // Counted within the part.
+  int64_t
+      element;  // The piece's first, counted within the head (half-split: within its first half).
   bool rotated;
 };
 template <class T>
@@ -77,7 +78,7 @@ DT_HOST_DEVICE inline int64_t RopeItemsOfAToken(const RopeArgs<T>& args, int lan
   return items;
 }
 
-// Where what a piece covers ends: of the first half or the head's rotary part, or of the head.
+// Where the part that a piece lies in ends: the first half, the head's rotary part, or the head.
 template <class T>
 DT_HOST_DEVICE inline int64_t RopePieceLimit(const RopeArgs<T>& args, const RopePlace& place) {
   if (!place.rotated) {

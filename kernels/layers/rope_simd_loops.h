@@ -91,7 +91,7 @@ void RopeTokens(const RopeArgs<T>& args, int64_t begin, int64_t end) {
   const float sign = args.inverse ? -1.0F : 1.0F;
   const int64_t rest = args.head_dim - args.rotary_dim;
   for (int64_t token = begin; token < end; ++token) {
-    const int64_t position =  // Not by a shared function: see simd_avx2.h.
+    const int64_t position =  // A shared function must not be called: see simd_avx2.h.
         args.positions != nullptr ? args.positions[token] : token % args.sequence;
     const float* const cos = args.cos + position * half;
     const float* const sin = args.sin + position * half;

@@ -147,8 +147,8 @@ class LtMatmul final : public Matmul {
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, operation(plan.first)));
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSB, operation(plan.second)));
     DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(problem_)));
-    // The heuristic reads off these pointers what is asked for, and alignments. Where a scale's is
-    // null it may choose a way that takes none, and a launch would ignore the scale.
+    // The heuristic learns from these pointers what is asked for, and alignments. Where a scale's
+    // is null it may choose a way that takes none, and a launch would ignore the scale.
     const auto* const aligned = reinterpret_cast<const void*>(uintptr_t{kAlignment});
     if (fp8()) {
       DT_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned));

@@ -30,7 +30,7 @@ struct MatmulBuffers {
 class Matmul {
  public:
   virtual ~Matmul() = default;
-  // What Launch must be given.
+  // The size of the workspace that Launch must be given.
   virtual size_t workspace_bytes() const = 0;
   // Queues the product on `stream`, does not synchronise. `workspace` is device memory that no
   // other launch uses meanwhile. Internal with cublasLt's status in words; InvalidArgument for a

@@ -1,4 +1,4 @@
-// What a matrix product is to cublasLt: checked and put into its column-major terms. Pure.
+// Checks a matrix product and translates it into cublasLt's column-major terms. Pure.
 //
 //   out [m, n] = op(a) op(b) (+ out)      all row-major; op(a) is [m, k], op(b) is [k, n]
 // A row-major matrix is the transpose of a column-major one, so cublasLt is asked for out^T =

@@ -1,4 +1,4 @@
-// In place of matmul.cc where the build has no cublasLt.h.
+// Takes the place of matmul.cc where the build has no cublasLt.h.
 #include "kernels/matmul/matmul.h"
 
 namespace dtrain::kernels {

@@ -25,10 +25,11 @@ struct AdagradOptions {
   double weight_decay = 0;
   double grad_scale = 1;  // Multiplies the gradient: 1 / loss scale * clip factor.
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
-  int64_t step = 1;       // Of this update; the first is 1.
+  int64_t step = 1;       // Number of this update; the first is 1.
 };
 
-// As AdamWStepScalars: what a GPU reads from a fixed address.
+// The numbers of one step's update. On a GPU they are at a fixed address, as AdamWStepScalars are,
+// so that a CUDA graph can hold the step.
 struct AdagradStepScalars {
   float grad_scale;
   float grad_limit;

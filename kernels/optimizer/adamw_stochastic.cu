@@ -49,8 +49,8 @@ __device__ void Update(const Buffers& at, int64_t i, const uint32_t (&words)[kLa
   }
 }
 
-// As DropoutKernel: a thread takes half the lanes of a run of the layout, whose counters' four
-// words are for neighbours sixteen apart.
+// Each thread takes half the lanes of a run of the layout, as in DropoutKernel, because the four
+// random words of a counter are for elements that are sixteen apart.
 template <bool kAligned, bool kCopyOut>
 __global__ void __launch_bounds__(kThreads)
     AdamWStochasticKernel(int64_t n, int64_t first, Buffers at, const AdamWStepScalars* scalars,

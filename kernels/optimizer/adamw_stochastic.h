@@ -3,10 +3,10 @@
 // is below half a bf16 step of v for beta2 above 0.996, and v would stand still.
 //
 // Otherwise adamw.h with moments in bf16. The bits that decide come from a Philox stream
-// (philox.h) at the element's place in the global layout: the low 16 for m, the high 16 for v. So
-// the same bits on repeat and however the layout is sharded, beside every SIMD variant, thread
-// count, split and CUDA. A finite moment next to the largest bf16 may become infinite; NaN and
-// infinity stay. Thread-safe on disjoint buffers; nothing is allocated.
+// (philox.h) at the element's place in the global layout: the low 16 for m, the high 16 for v. This
+// gives the same bits on repeat and however the layout is sharded, beside every SIMD variant,
+// thread count, split and CUDA. A finite moment next to the largest bf16 may become infinite; NaN
+// and infinity stay. Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>

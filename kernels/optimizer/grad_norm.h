@@ -42,13 +42,13 @@ struct SquareSum {
   bool finite() const { return std::isfinite(sum); }
 };
 
-// Both steps for a range that one rank holds; scratch is [NormBlocks(offset, n)] doubles.
+// Does both steps for a range that one rank holds; scratch is [NormBlocks(offset, n)] doubles.
 SquareSum SquareSumCpu(const float* x, int64_t offset, int64_t n, double* scratch,
                        ParallelFor parallel_for);
 SquareSum SquareSumCpu(const BFloat16* x, int64_t offset, int64_t n, double* scratch,
                        ParallelFor parallel_for);
 
-// What a gradient of norm `norm` is multiplied by so that its norm is at most `norm_max`, as
+// The factor that brings a gradient of norm `norm` to a norm of at most `norm_max`, as
 // torch.nn.utils.clip_grad_norm_ computes it. norm_max <= 0: no clipping.
 DT_HOST_DEVICE inline double ClipFactor(double norm, double norm_max) {
   const double factor = norm_max / (norm + 1e-6);

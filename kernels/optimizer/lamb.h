@@ -1,6 +1,6 @@
 // LAMB on flat buffers, in two passes with the norms of whole tensors between them.
 //
-// As DeepSpeed's FusedLamb (You et al. 2019, arXiv 1904.00962), per element:
+// The rule is that of DeepSpeed's FusedLamb (You et al. 2019, arXiv 1904.00962), per element:
 //   g = gradient * grad_scale, limited to +-grad_limit
 //   m = m + (1 - beta1) (g - m);  v = beta2 v + (1 - beta2) g g
 //   u = m / (sqrt(v) + eps) + weight_decay p
@@ -32,11 +32,12 @@ struct LambOptions {
   double min_coeff = 0.01;
   double grad_scale = 1;  // Multiplies the gradient: 1 / loss scale * clip factor.
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
-  int64_t step = 1;       // Of this update; the first is 1.
+  int64_t step = 1;       // Number of this update; the first is 1.
   bool bias_correction = true;
 };
 
-// As AdamWStepScalars: what a GPU reads from a fixed address.
+// The numbers of one step's update. On a GPU they are at a fixed address, as AdamWStepScalars are,
+// so that a CUDA graph can hold the step.
 struct LambStepScalars {
   float grad_scale;
   float grad_limit;
@@ -65,7 +66,7 @@ struct LambSums {
 void LambMomentsCpu(int64_t n, int64_t offset, const float* p, const float* g, float* m, float* v,
                     LambSums* sums, const LambOptions& options, ParallelFor parallel_for);
 
-// Of a tensor whose sums these are.
+// The trust ratio of the tensor that `sums` are of: the factor of its update.
 double LambTrust(const LambSums& sums, const LambOptions& options);
 
 // Updates p [n] from the new moments.

@@ -28,7 +28,8 @@ struct LionOptions {
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
 };
 
-// As AdamWStepScalars: what a GPU reads from a fixed address.
+// The numbers of one step's update. On a GPU they are at a fixed address, as AdamWStepScalars are,
+// so that a CUDA graph can hold the step.
 struct LionStepScalars {
   float grad_scale;
   float grad_limit;

@@ -29,13 +29,15 @@ struct MuonOptions {
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
 };
 
-// As AdamWStepScalars: what a GPU reads from a fixed address.
+// The numbers of one step's update. On a GPU they are at a fixed address, as AdamWStepScalars are,
+// so that a CUDA graph can hold the step.
 struct MuonStepScalars {
   float grad_scale;
   float grad_limit;
   float one_minus_momentum;
-  float share_of_state;  // In the direction, the rest being the gradient's: 1 without nesterov.
-  float decay;           // lr * weight_decay.
+  float
+      share_of_state;  // Its share of the direction; the gradient has the rest. 1 without nesterov.
+  float decay;         // lr * weight_decay.
   float unused[5];
   int32_t skip;  // CUDA only: not 0 leaves every buffer as it is.
   double lr;

@@ -1,4 +1,4 @@
-// What optimizer kernels with one state share. Private to this room.
+// Helpers that optimizer kernels with one state share. Private to this room.
 #pragma once
 
 #include "kernels/host_device.h"

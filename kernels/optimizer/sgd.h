@@ -26,16 +26,17 @@ struct SgdOptions {
   bool nesterov = false;
   double grad_scale = 1;  // Multiplies the gradient: 1 / loss scale * clip factor.
   double grad_limit = 0;  // Largest magnitude of an element after that; 0: none.
-  int64_t step = 1;       // Of this update; the first is 1.
+  int64_t step = 1;       // Number of this update; the first is 1.
 };
 
-// As AdamWStepScalars: what a GPU reads from a fixed address.
+// The numbers of one step's update. On a GPU they are at a fixed address, as AdamWStepScalars are,
+// so that a CUDA graph can hold the step.
 struct SgdStepScalars {
   float grad_scale;
   float grad_limit;
   float l2;
   float keep;           // Share of the state that stays: 0 in the first update.
-  float take;           // Of the gradient that comes into it.
+  float take;           // Share of the gradient that is added to it.
   float step_of_state;  // -lr times the share of the state in the change of p.
   float step_of_grad;   // -lr times that of the gradient.
   int32_t skip;         // CUDA only: not 0 leaves every buffer as it is.

@@ -1,5 +1,5 @@
-// What a step's ranks found out, summed on the device, and what follows for its update: no host
-// takes part, so none has to wait.
+// The ranks' losses and norms of a step, summed on the device, and the decision that follows for
+// its update. No host takes part, so none has to wait.
 #pragma once
 
 #include <cmath>
@@ -12,13 +12,13 @@
 
 namespace dtrain::kernels {
 
-// What one rank brings, in device memory.
+// One rank's contribution, in device memory.
 struct StepTally {
   double loss_sum = 0;
-  double sum_of_squares = 0;  // Of the reduced gradient, or of this rank's shard of it.
+  double sum_of_squares = 0;  // Over the reduced gradient, or this rank's shard of it.
 };
 
-// What changes by step, in device memory at a fixed address.
+// The inputs that change from step to step, in device memory at a fixed address.
 struct StepInputs {
   double unscale = 1;   // The mean's gradient is the reduced one times this; 0: no sample counts.
   double norm_max = 0;  // 0: no clipping by the norm.

@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) ScaleKernel(Fp8ScaleArgs args) {
     return;
   }
   atomicMax(&args.progress->most, most);
-  __threadfence();  // Who finds this block among those that are done finds its maximum too.
+  __threadfence();  // A block that reads the count of finished blocks must also see their maxima.
   if (atomicAdd(&args.progress->blocks, 1U) != gridDim.x - 1) {
     return;
   }

@@ -63,7 +63,8 @@ void CastFromFp8Cpu(const CastFromFp8Args& args, float scale, ParallelFor parall
   });
 }
 
-// By tiles that stay in the innermost cache: rows are cast into one, columns are read out of it.
+// Works by tiles that stay in the innermost cache: rows are cast into one, columns are read from
+// it.
 void TransposeToFp8Cpu(const TransposeToFp8Args& args, float scale, ParallelFor parallel_for) {
   const auto loop =
       ActiveTable().fp8.to[static_cast<int>(args.format)][Fp8SourceOf(args.src.dtype)];

@@ -18,7 +18,7 @@ struct Extent {
     largest = magnitude > largest ? magnitude : largest;
     poison += x * 0.0F;
   }
-  // Over the sixteen threads of a team.
+  // The scale over the sixteen threads of a team.
   __device__ Int8Scale Scale() {
 #pragma unroll
     for (int distance = kTeam / 2; distance > 0; distance /= 2) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(QuantizeInt8Args args
       extent.Add(Widen(src[i]));
     }
   }
-  const Int8Scale scale = extent.Scale();  // By whole warps: threads past the end have 0.
+  const Int8Scale scale = extent.Scale();  // Whole warps take part: threads past the end have 0.
   if (span.mine == span.first && span.first < args.n) {
     args.scales[span.block] = scale.scale;
   }

@@ -109,7 +109,7 @@ inline void StorePairs(BFloat16* p, F32x16 even, F32x16 odd) {
   _mm256_storeu_si256(halves, PackPairHalf(even.lo, odd.lo));
   _mm256_storeu_si256(halves + 1, PackPairHalf(even.hi, odd.hi));
 }
-// What _mm256_shuffle_ps and the unpacks do within 128-bit halves, the permutations put in order.
+// _mm256_shuffle_ps and the unpacks work within 128-bit halves; the permutations restore the order.
 inline void PairsOf(__m256 low, __m256 high, __m256& even, __m256& odd) {
   const auto ordered = [](__m256 x) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));

@@ -57,7 +57,7 @@ inline void LoadPairs(const BFloat16* p, F32x16& even, F32x16& odd) {
   even.v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
   odd.v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
 }
-// As RoundBf16, left in the high half; a NaN may become anything.
+// Rounds as RoundBf16 does and leaves the result in the high half; a NaN may become anything.
 inline __m512i RoundHigh(F32x16 x) {
   const __m512i bits = _mm512_castps_si512(x.v);
   const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));

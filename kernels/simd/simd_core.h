@@ -1,6 +1,6 @@
-// What every family of loops is written with: how sixteen elements are read and written, and loops
-// over ranges. Included by simd_loops.h after a simd_bits_*.h, with DT_SIMD naming that file's
-// namespace.
+// The parts that every family of loops is written with: reads and writes of sixteen elements, and
+// loops over ranges. Included by simd_loops.h after a simd_bits_*.h, with DT_SIMD naming that
+// file's namespace.
 //
 // A loop takes sixteen elements at a time; the last few go through a zero-filled copy and the same
 // code, so an element's bits never depend on where a range begins or ends.
@@ -53,7 +53,7 @@ inline void StreamFour(BFloat16* p, const Four& x) {
   StreamPairs(p + 32, x.c, x.d);
 }
 
-// Which of its four a lane is in, for fp32 that stands beside a T.
+// Loads fp32 elements into the lanes in which LoadFour puts elements of a T beside them.
 template <class T>
 Four LoadFourAs(const float* p) {
   return LoadFour(p);
@@ -148,7 +148,7 @@ struct Part {
     return Read(copy);
   }
 };
-// Sixty-four.
+// Reads and writes all of 64 elements.
 struct FourWhole {
   static constexpr int kElements = 64;
   static constexpr auto kSetAll = kSetFour;
@@ -307,13 +307,13 @@ struct ByFour {
   using Whole = FourWhole;
   using Stream = FourStream;
 };
-// Of long chains.
+// For loops with long chains of dependent instructions.
 struct ByMany {
   using Whole = std::conditional_t<kManyRegisters, EightWhole, TwoWhole>;
   using Stream = std::conditional_t<kManyRegisters, EightStream, TwoStream>;
 };
 
-// Of many streams.
+// For loops over many streams.
 struct ByFew {
   using Whole = std::conditional_t<kManyRegisters, FourWhole, TwoWhole>;
   using Stream = std::conditional_t<kManyRegisters, FourStream, TwoStream>;

@@ -33,7 +33,7 @@ namespace {
 template <bool kCopyOut, class G, class S>
 void AdamWLoop(int64_t n, float* p, const G* g, S* m, S* v, BFloat16* out,
                const AdamWStepScalars& scalars, Write write_out) {
-  const AdamWStepScalars local = scalars;  // So that no store could change it.
+  const AdamWStepScalars local = scalars;  // A local copy, which no store can change.
   EachSixteen(n, out, write_out, [&](auto io, int64_t i) {
     PrefetchAhead(io, p + i);
     PrefetchAhead(io, g + i);
@@ -65,7 +65,7 @@ void AdamW(int64_t n, float* p, const G* g, S* m, S* v, BFloat16* out,
 template <bool kCopyOut, class S, class Rule, class Scalars>
 void OneStateRuns(int64_t n, float* p, const float* g, S* s, BFloat16* out, const Scalars& scalars,
                   Write write_out) {
-  const Scalars local = scalars;  // So that no store could change it.
+  const Scalars local = scalars;  // A local copy, which no store can change.
   EachSixteen(n, out, write_out, [&](auto io, int64_t i) {
     PrefetchAhead(io, p + i);
     PrefetchAhead(io, g + i);

@@ -11,14 +11,14 @@ namespace {
 constexpr auto kSet = [](float x) { return Set(x); };
 
 // One chain of dependent instructions leaves most of a core idle, so loops take 64 elements at a
-// time where they can: four chains side by side. Which lane has which element is the matter of the
-// type that is read: bf16 comes in pairs, its even elements apart from its odd ones, which takes a
-// third of the instructions. So one body reads and writes one type, and fp32 beside bf16 by ReadAs
-// and WriteAs, whose lanes are the type's.
+// time where they can: four chains side by side. The type that is read decides which lane has
+// which element: bf16 is read in pairs, its even elements apart from its odd ones, which takes a
+// third of the instructions. So a loop's body reads and writes one type, and fp32 beside bf16 by
+// ReadAs and WriteAs, which use the lanes of that type.
 struct Four {
   F32x16 a, b, c, d;
 };
-// Where the chains are long: eight of them, for all that a core can do at once.
+// Eight chains, for loops whose chains are long: they fill all units of a core.
 struct Eight {
   Four low, high;
 };

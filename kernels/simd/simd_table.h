@@ -1,5 +1,5 @@
-// What each SIMD variant implements: loops over ranges in one thread, which OP_cpu.cc calls from a
-// ParallelFor. Private to this room.
+// The table of functions that each SIMD variant implements: loops over ranges in one thread, which
+// OP_cpu.cc calls from a ParallelFor. Private to this room.
 #pragma once
 
 #include <cstdint>

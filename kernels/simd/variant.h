@@ -1,4 +1,4 @@
-// Which SIMD variant the CPU kernels use.
+// The choice of the SIMD variant that the CPU kernels use.
 //
 // All variants give the same bits: they share one source over sixteen lanes, and a fused
 // multiply-add is fused in each (the scalar one is therefore slow: an oracle, not a fast path).

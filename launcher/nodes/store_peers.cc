@@ -119,7 +119,7 @@ absl::Status StorePeers::WatchBeats() {
 
 void StorePeers::Fail(const absl::Status& status) {
   std::lock_guard lock(mutex_);
-  // Whatever the error was, the exit code is 75: a restart helps.
+  // After any error the exit code is 75, because a restart helps.
   health_ = absl::UnavailableError(status.message());
   Wake();
 }

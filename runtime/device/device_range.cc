@@ -56,7 +56,8 @@ absl::Status DeviceBlock::Unmap() {
 
 absl::Status DeviceBlock::MapAt(std::byte* data, size_t bytes) {
   DT_RETURN_IF_ERROR(Unmap());
-  // Whatever thread of the program reads a weight: access is given to its present device.
+  // Any thread of the program may read a weight, but memory is mapped for the device that is
+  // current on this thread.
   DT_RETURN_IF_ERROR(
       device_.Check(device_.api().SetDevice(device_.place().index), "cudaSetDevice"));
   DT_RETURN_IF_ERROR(device_.Check(device_.api().MapMemory(data, bytes, memory_), "cuMemMap"));

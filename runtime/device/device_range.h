@@ -1,7 +1,7 @@
 // Addresses of a GPU without memory behind them, and blocks of memory that are mapped there and
 // elsewhere again: where ZeRO stage 3 keeps gathered weights, so that tensors over them stay valid
-// while their memory comes and goes. What is not mapped may not be touched: the GPU's context is
-// lost. For the thread that trains.
+// while their memory comes and goes. Addresses that are not mapped may not be touched: the GPU's
+// context would be lost. For the thread that trains.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class DeviceBlock {
   // REQUIRES: no work that is queued uses it where it is mapped.
   ~DeviceBlock();
 
-  // Moves its first `bytes`, in whole granules, to `data`. What is in it is undefined. REQUIRES: as
+  // Moves its first `bytes`, in whole granules, to `data`. Its content is undefined. REQUIRES: as
   // the destructor.
   absl::Status MapAt(std::byte* data, size_t bytes);
   size_t bytes() const { return bytes_; }

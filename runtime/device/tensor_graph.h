@@ -14,7 +14,8 @@ class TensorGraph {
   // Gives up a capture that has not ended.
   virtual ~TensorGraph() = default;
   // Until End, what this thread (and autograd's, for it) queues on the compute stream is recorded
-  // and does not run. What would wait for the device throws LibTorch's error. Once.
+  // and does not run. A call that would wait for the device throws LibTorch's error. May be called
+  // once.
   virtual absl::Status Begin() = 0;
   // The error that spoilt the capture, in CUDA's words: then all is as before Begin.
   virtual absl::Status End() = 0;

@@ -28,8 +28,8 @@ class DeviceSquares {
   static absl::StatusOr<std::unique_ptr<DeviceSquares>> Create(const Device& device,
                                                                comm::DeviceGroup& group,
                                                                int64_t room);
-  // What the sums are of: together all that this rank has. The runs' blocks follow one another.
-  // `of_shard`: the others have other elements.
+  // Sets the runs of elements that are summed: together all that this rank has. The runs' blocks
+  // follow one another. `of_shard`: the other ranks have other elements.
   void SetRuns(std::vector<Run> runs, bool of_shard);
   // The same where the sum must not depend on how gradients are shared out: each block has the
   // place of its number in the layout, `blocks` in all. `shared_out`: every block is one rank's.
@@ -62,7 +62,7 @@ class DeviceSquares {
   // Three times `room_` sums: this step's, the tree's scratch, the last step's.
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<Run> runs_;
-  std::vector<Run> last_runs_;  // Of the last step.
+  std::vector<Run> last_runs_;  // The runs of the last step.
   int64_t count_ = 0;           // Blocks.
   bool ordered_ = false;
   bool shared_out_ = false;

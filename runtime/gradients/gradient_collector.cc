@@ -56,7 +56,7 @@ absl::Status GradientCollector::CheckNotLaunched(size_t index) const {
 
 void GradientCollector::LaunchBucket(int bucket) {
   if (status_.ok()) {  // Else Finish reports the error; launching on would only hide it.
-    status_.Update(launch_(bucket));  // Which may have failed another bucket here.
+    status_.Update(launch_(bucket));  // launch_ may have set status_ itself.
   }
 }
 

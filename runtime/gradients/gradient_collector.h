@@ -3,8 +3,8 @@
 //
 // WholeCollector keeps gradients whole in the flat buffer (ZeRO stages 0 and 1) and launches in a
 // step's last backward. SlotCollector writes them to a slot for each bucket and drops them (stages
-// 2 and 3); it launches in every backward. What a bucket's launch does, and where a slot is, is the
-// owner's: on the host and on a GPU.
+// 2 and 3); it launches in every backward. The owner decides what launching a bucket does and
+// where a slot is; there is one for the host and one for a GPU.
 //
 // Hooks of CPU tensors run in the thread that calls backward, those of CUDA tensors in autograd's
 // thread of the device while the other waits: one thread at a time drives a collector.
@@ -38,7 +38,7 @@ class GradientCollector {
   void Listen();
   void StopListening();
 
-  // Which buckets there are, and in which order they are launched. REQUIRES: between backwards.
+  // Sets the buckets and the order in which they are launched. REQUIRES: between backwards.
   void UseQueue(plan::LaunchQueue queue) { queue_ = std::move(queue); }
   plan::LaunchQueue& queue() { return queue_; }
   const plan::LaunchQueue& queue() const { return queue_; }

@@ -23,10 +23,11 @@
 
 namespace dtrain {
 
-// Of the reduced (summed, not averaged) gradient.
+// The sum of squares of the reduced (summed, not averaged) gradient.
 struct GradientSquares {
   double sum = 0;
-  bool of_shard = false;  // Of what this rank owns alone; else of everything, equal on all ranks.
+  bool of_shard =
+      false;  // Over what this rank owns alone; else over everything, equal on all ranks.
 };
 
 // Where the reduced gradient is: element `flat` of the layout at data[flat], or, when `by_shard`,
@@ -36,13 +37,13 @@ struct ReducedGradient {
   bool by_shard = false;
 
   const float* at(int64_t flat, int64_t local) const { return data + (by_shard ? local : flat); }
-  // Of an element inside a range that this rank owns.
+  // The place of an element inside a range that this rank owns.
   const float* at(const plan::OwnedRange& owned, int64_t element) const {
     return at(element, owned.local_of(element));
   }
 };
 
-// What of the layout this rank has the reduced gradient of when Wait has returned.
+// The ranges of the layout whose reduced gradient this rank has when Wait has returned.
 struct ReducedRanges {
   absl::Span<const plan::OwnedRange> ranges;
   bool shared_out = false;  // The others have the rest; else every rank has everything.

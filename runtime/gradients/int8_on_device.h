@@ -16,7 +16,8 @@
 
 namespace dtrain {
 
-// What buckets are sent from and received in: one at a time, since one stream takes them in order.
+// The memory that buckets are sent from and received in. One is enough, since one stream takes them
+// in order.
 struct Int8Exchange {
   std::shared_ptr<DeviceMemory> sent;
   std::shared_ptr<DeviceMemory> received;

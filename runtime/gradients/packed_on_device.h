@@ -1,6 +1,6 @@
 // Int8 blocks on a GPU: packed_blocks.h in stream operations. A run of elements is complete in
-// itself: its values, then its scales, so that one launch takes a run however long it is. That is
-// another order of the same bytes than the host's, which no rank of a host reads. Numbers have the
+// itself: its values, then its scales, so that one launch takes a run however long it is. The host
+// has the same bytes in another order, but no rank on a host reads these. Numbers have the
 // bits of the host's (kernels/quantize/int8_blocks.h). Nothing waits; thread-safe.
 #pragma once
 

@@ -55,7 +55,7 @@ class PartitionedGradients final : public GradientSync, private BucketSlots {
  private:
   struct Slot {
     float* data = nullptr;
-    at::Tensor owner;               // Of an unregistered slot's memory.
+    at::Tensor owner;               // Owns the memory of a slot that is not registered.
     std::vector<std::byte> packed;  // Quantized: what is sent; what is received overwrites data.
     int bucket = -1;                // -1: free.
     comm::Work work;
@@ -79,7 +79,7 @@ class PartitionedGradients final : public GradientSync, private BucketSlots {
   comm::Group& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const PartitionedOptions options_;      // Of one rank: not quantized.
+  const PartitionedOptions options_;      // A single rank does not quantize.
   const std::vector<std::string> names_;  // By bucket.
   std::shared_ptr<comm::SymmetricBuffer> memory_;
   std::unique_ptr<comm::Registration> registration_;

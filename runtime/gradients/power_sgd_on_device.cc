@@ -12,7 +12,8 @@
 namespace dtrain {
 namespace {
 
-// What is left of a column's length when it lies in the span of the others but for rounding.
+// A column of which no more than this share of its length is left lies in the span of the others,
+// but for rounding.
 constexpr double kHardlyAny = 1e-5;
 
 at::Tensor LengthOf(const at::Tensor& columns) {

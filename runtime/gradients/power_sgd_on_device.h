@@ -40,7 +40,7 @@ class PowerSgdOnDevice final : public DeviceReduction {
   struct Batch {
     int64_t rows = 0;
     int64_t columns = 0;
-    std::vector<int64_t> starts;  // Of each, in the bucket.
+    std::vector<int64_t> starts;  // Where each matrix begins in the bucket.
     at::Tensor matrices;          // [matrices, rows, columns]: what was left out; this step's.
     at::Tensor p;                 // [matrices, rank, rows], in first_.
     at::Tensor q;                 // [matrices, rank, columns], in q_.
@@ -60,7 +60,7 @@ class PowerSgdOnDevice final : public DeviceReduction {
   absl::Status StartSecond();
   absl::Status Finish();
   void Expand(const at::Tensor& data);
-  // What a sum that is not finite, or no error feedback, must not leave behind.
+  // Clears the errors left out of a sum that was not finite, or all of them without error feedback.
   void Forget();
 
   const Device& device_;
@@ -71,7 +71,7 @@ class PowerSgdOnDevice final : public DeviceReduction {
   const bool error_feedback_;
   const comm::LowRankPlan plan_;
   std::vector<Batch> batches_;
-  std::shared_ptr<DeviceMemory> memory_;  // Of all below and the batches' matrices.
+  std::shared_ptr<DeviceMemory> memory_;  // Memory of all tensors below and the batches'.
   at::Tensor first_;                      // P of all batches, then what travels whole.
   at::Tensor wholes_;                     // The latter.
   at::Tensor q_;                          // The basis; summed in place.
@@ -80,7 +80,7 @@ class PowerSgdOnDevice final : public DeviceReduction {
   std::unique_ptr<DeviceEvent> summed_;   // On the group's stream.
   std::unique_ptr<DeviceEvent> done_;     // On the compute stream.
   std::unique_ptr<FiniteFlag> flag_;
-  float* data_ = nullptr;  // Of the bucket under way.
+  float* data_ = nullptr;  // The bucket under way.
   bool second_ = false;    // Q is under way.
 };
 

@@ -116,8 +116,8 @@ absl::Status WholeGradients::EndBackward() {
 ops::GradientHome WholeGradients::TakeHome(size_t index, bool can_add) {
   const bool holds = places_[index] != Place::kFree;
   const at::Tensor& view = flat_.gradient_views()[index];
-  // Autograd orders streams by the gradients that it is given. Of one that went home it knows
-  // nothing, and the reduction waits for the compute stream alone.
+  // Autograd orders streams by the gradients that it is given. It is not given one that was written
+  // to its place directly, and the reduction waits for the compute stream alone.
   const bool in_order =
       flat_.device().is_host() || ops::LaunchesOn(view, flat_.device().kernel_stream());
   if (!in_backward_ || !in_order || (holds && !can_add) || !AwaitAutograd(index)) {
@@ -154,7 +154,7 @@ absl::Status WholeGradients::Take(size_t index) {
   if (gradient.defined()) {
     DT_RETURN_IF_ERROR(CheckDense(flat_, index, gradient));
     if (places_[index] == Place::kPut) {
-      at::Tensor(view).add_(gradient);  // What no operation could put home.
+      at::Tensor(view).add_(gradient);  // A gradient that no operation could put there itself.
     } else {
       CopyGradient(gradient, view, flat_.device().is_host());
     }

@@ -18,7 +18,7 @@ uint64_t MicroBatchSeed(uint64_t seed, MicroBatchOf pass, int64_t step, int64_t 
 // turn. It follows from the engines' own steps, which checkpoints hold. Not thread-safe.
 class StepsOfEngines {
  public:
-  // An engine, as long as it lives. What it has finished goes on counting.
+  // An engine's entry while the engine lives. The steps that it finished still count afterwards.
   class Entry {
    public:
     // REQUIRES: both outlive this object.

@@ -2,7 +2,7 @@
 // gathered weights, so that tensors over it stay valid while their memory comes and goes.
 //
 // Owns the range; movable. Ranges are bytes and multiples of the page size, but for the end of the
-// whole. What is not open may not be touched: the process gets SIGSEGV. Not thread-safe.
+// whole. Ranges that are not open may not be touched: the process gets SIGSEGV. Not thread-safe.
 #pragma once
 
 #include <cstddef>

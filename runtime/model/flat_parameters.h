@@ -1,9 +1,10 @@
 // The parameters of a module, moved into flat buffers.
 //
 // Trainable parameters become views of a flat buffer in the layout's order (reverse registration),
-// fp32 or, in mixed precision, a 2-byte type; their gradients of a flat fp32 buffer. What peers
-// read or write lives in a SymmetricBuffer, or on a GPU in memory of its own that is registered, so
-// that collectives copy nothing: gradients always, values when they are gathered in place. At ZeRO
+// fp32 or, in mixed precision, a 2-byte type; their gradients of a flat fp32 buffer. Values
+// that peers read or write live in a SymmetricBuffer, or on a GPU in memory of their own that is
+// registered, so that collectives copy nothing: gradients always, weights when they are gathered in
+// place. At ZeRO
 // stage 3 values are only reserved addresses. Not thread-safe.
 #pragma once
 
@@ -59,9 +60,9 @@ class FlatParameters {
                                                                   DType values,
                                                                   const Device& device);
   // Takes the frozen parameters that can be shared out as those that train are (ZeRO stage 3) as
-  // parameters() of flat buffers of their own, which are to have no gradients. What is neither
-  // fp32, bf16 or fp16 nor, where the values are fp32, of that type, or lies on another device,
-  // stays among frozen(). Null: there are none. REQUIRES: before MoveIn.
+  // parameters() of flat buffers of their own, which are to have no gradients. A
+  // parameter stays among frozen() if it lies on another device, or if its type is not fp32, bf16
+  // or fp16, or not fp32 where the values are fp32. Null: there are none. REQUIRES: before MoveIn.
   absl::StatusOr<std::unique_ptr<FlatParameters>> TakeFrozen();
   bool CanBeSharedOut(const at::Tensor& frozen) const;  // So.
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,

@@ -135,7 +135,7 @@ void ModuleBuffers::Remember() {
   }
 }
 
-void ModuleBuffers::Look() {
+void ModuleBuffers::FindChanged() {
   const at::NoGradGuard no_grad;
   NoteWrites(WrittenSince(versions_));
   for (size_t i = 0; i < counters_.size(); ++i) {
@@ -152,7 +152,7 @@ bool ModuleBuffers::Changed() {
   if (alone() || policy_ == Policy::kLocal) {
     return false;
   }
-  Look();
+  FindChanged();
   ++steps_;
   return std::any_of(changed_.begin(), changed_.end(), [](bool changed) { return changed; });
 }
@@ -244,7 +244,7 @@ absl::Status ModuleBuffers::BeginEvaluation() {
     own_ = CopiesOf(buffers_);
     return Spread(std::vector<bool>(buffers_.size(), true), /*average=*/false);
   }
-  Look();
+  FindChanged();
   DT_RETURN_IF_ERROR(MakeOneSet());
   Remember();
   return absl::OkStatus();

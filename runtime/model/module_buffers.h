@@ -47,14 +47,15 @@ class ModuleBuffers {
   absl::Status BeginEvaluation();
   void EndEvaluation();
 
-  // CUDA graphs: a launch moves no counter of LibTorch's. Which buffers a closure writes to while
-  // it is captured, from the counters before it; each launch then counts as these writes.
+  // For CUDA graphs, whose launches move no version counter of LibTorch's: finds the buffers that a
+  // closure writes to while it is captured, by the counters before it. NoteWrites then counts each
+  // launch as these writes.
   std::vector<int64_t> Versions() const;
   std::vector<bool> WrittenSince(const std::vector<int64_t>& versions) const;
   void NoteWrites(const std::vector<bool>& written);
 
  private:
-  void Look();  // Finds the buffers that have changed.
+  void FindChanged();  // Finds the buffers that have changed.
   bool alone() const { return buffers_.empty() || ranks_.hosts.size() == 1; }
   absl::StatusOr<std::vector<bool>> ChangedOnAny();
   // Bytes through which buffers travel.

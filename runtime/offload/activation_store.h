@@ -3,9 +3,9 @@
 // (host_activations.h) and for one on a GPU (device_activations.h).
 //
 // Bits, strides and so every number are those of a tensor that stayed. Near memory is bounded: the
-// few tensors that wait to be written, and those read ahead, last in first out. What the tier
-// cannot take stays near, and what it cannot give back is zeros; both leave status(), because no
-// error can leave the operation that is under way. Thread-safe.
+// few tensors that wait to be written, and those read ahead, last in first out. A tensor
+// that the tier cannot take stays near, and one that it cannot give back is zeros. Both errors are
+// in status(), because none can leave the operation that is under way. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -40,8 +40,8 @@ class ActivationStore {
   virtual ~ActivationStore() = default;
 
   // Whether Put takes `tensor`: an intermediate result of the graph, dense, where the model is, and
-  // large enough to be worth the way. What the graph does not differentiate (token ids, tables) is
-  // held by others anyway.
+  // large enough to be worth the way. Tensors that the graph does not differentiate (token ids,
+  // tables) are held by others anyway.
   bool Takes(const at::Tensor& tensor) const;
   // Checks a tensor that Put does not take. InvalidArgument: it is on a device that is neither the
   // engine's nor the host, so that the tier would have no effect. A large tensor that must stay

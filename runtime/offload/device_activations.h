@@ -26,10 +26,10 @@ class DeviceActivations final : public ActivationStore {
       const ActivationCheckpointingConfig& config, const Device& device);
   ~DeviceActivations() override;
 
-  // With `wait_written` the compute stream waits at once. What comes while a graph is captured
-  // stays near: a graph owns the memory of its tensors.
+  // With `wait_written` the compute stream waits at once. Tensors that come while a graph is
+  // captured stay near, because a graph owns the memory of its tensors.
   std::shared_ptr<ActivationStore::Kept> Put(const at::Tensor& tensor) override;
-  // For what is queued on the compute stream from now on.
+  // The tensor is for work that is queued on the compute stream from now on.
   at::Tensor Get(const std::shared_ptr<ActivationStore::Kept>& kept) override;
   void Settle() override;
   absl::Status status() const override;

@@ -211,7 +211,7 @@ Fp8Matrix KeptWeightCodes::Get(at::TensorList weights, Fp8Options::Scaling scali
   if (opening != 0) {
     const std::lock_guard lock(registry.mutex);
     const CodesPlace place = registry.Find(weights);
-    // Who opened it may have closed it meanwhile, or be gone.
+    // The object may have been closed meanwhile, or be gone.
     if (place.owner != nullptr && place.owner->opening_ == opening) {
       place.owner->Keep(place.index, weights, source, form, result);
     }

@@ -30,7 +30,7 @@ class KeptWeightCodes {
   // (WithoutKeptCodes): what launches read stays where it is, and Refresh brings it up to date.
   enum class Lifetime { kOpening, kLasting };
 
-  // Closed. Who keeps a weight's codes already hands it over.
+  // Begins closed. Another object that keeps codes of these weights hands them over to this one.
   explicit KeptWeightCodes(std::vector<at::Tensor> weights);
   KeptWeightCodes(const KeptWeightCodes&) = delete;
   KeptWeightCodes& operator=(const KeptWeightCodes&) = delete;
@@ -86,7 +86,7 @@ class KeptWeightCodes {
   const std::vector<at::Tensor> weights_;
   // By the registry's mutex.
   std::vector<Codes> codes_;  // By weight; empty where nothing is kept.
-  uint64_t opening_ = 0;      // Which of all openings this one is; 0: closed.
+  uint64_t opening_ = 0;      // The number of this opening among all; 0: closed.
   bool lasting_ = false;
   bool capturing_ = false;
 };

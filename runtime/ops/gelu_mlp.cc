@@ -19,7 +19,7 @@ using kernels::Activation;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// gelu(rows up + bias). What GELU was given is written to `before`, where that is defined.
+// gelu(rows up + bias). The input of GELU is written to `before`, where that is defined.
 at::Tensor GeluOfProduct(const at::Tensor& before, const at::Tensor& rows, const at::Tensor& up,
                          const at::Tensor& bias) {
   at::Tensor inner = at::empty({rows.size(0), up.size(1)}, rows.options());

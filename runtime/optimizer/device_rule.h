@@ -1,6 +1,6 @@
 // The update of an optimizer on a GPU: one kernel a piece, which reads the step's numbers from
-// device memory, so that the host need not know the norm. What looks beyond elements is queued
-// before, collectives included.
+// device memory, so that the host need not know the norm. Work that looks beyond single elements is
+// queued before, collectives included.
 #pragma once
 
 #include <cstddef>

@@ -86,7 +86,7 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::string name() const = 0;  // Its name in checkpoints.
   virtual std::vector<std::string> states() const = 0;
-  virtual float first_state() const { return 0; }      // What states start from.
+  virtual float first_state() const { return 0; }      // The initial value of states.
   virtual bool by_parameter() const { return false; }  // Pieces must not join parameters.
   // Whether pieces of these settings are left to Update; else Prepare has done it all.
   virtual bool updates(const ParamSettings& /*settings*/) const { return true; }

@@ -90,7 +90,7 @@ absl::Status GatherBlocks::MakePassages() {
   return absl::OkStatus();
 }
 
-// That of a bucket that was discarded, once the device has passed its last read.
+// Takes the block of a discarded bucket, once the device has passed the last read of it.
 absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeDiscarded(int bucket) {
   Place& place = places_[static_cast<size_t>(bucket)];
   DT_CHECK(place.block != nullptr) << "bucket " << bucket;
@@ -105,7 +105,7 @@ void GatherBlocks::Forget(int bucket) {
   discarded_.erase(std::remove(discarded_.begin(), discarded_.end(), bucket), discarded_.end());
 }
 
-// What one operation needed beyond the limit, as soon as nothing waits for it.
+// Frees blocks beyond the limit, which one operation needed, as soon as nothing waits for them.
 void GatherBlocks::GiveBack() {
   for (auto bucket = discarded_.begin(); bucket != discarded_.end();) {
     Place& place = places_[static_cast<size_t>(*bucket)];
@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<DeviceBlock>> GatherBlocks::TakeBlock(size_t byte
     }
   }
   int discarded = -1;
-  for (const int bucket : discarded_) {  // Of equal ones that of longest ago.
+  for (const int bucket : discarded_) {  // Among equal sizes the first was discarded longest ago.
     if (const size_t size = places_[static_cast<size_t>(bucket)].block->bytes(); is_better(size)) {
       best = size;
       discarded = bucket;

@@ -2,8 +2,8 @@
 // addresses of one bucket after the other, of the sizes that buckets have
 // (plan/layout/block_sizes.h).
 //
-// Nothing waits for the device but a block that is needed at other addresses while work is queued
-// that reads it where it is. That holds the host back to about as many weights as may be live,
+// The host waits for the device only when a block is needed at other addresses while work is queued
+// that reads it where it is. This wait holds the host back to about as many weights as may be live,
 // which bounds the memory; one block more than that lets it run ahead.
 #pragma once
 
@@ -54,13 +54,13 @@ class GatherBlocks final : public GatherMemory {
   // One bucket's place.
   struct Place {
     std::unique_ptr<DeviceBlock> block;     // Mapped there; null: none.
-    comm::DeviceGroup* by = nullptr;        // Whose gather is under way, or was the last.
+    comm::DeviceGroup* by = nullptr;        // Runs its gather, or ran the last one.
     std::unique_ptr<DeviceEvent> gathered;  // On that group's stream.
     std::unique_ptr<DeviceEvent> read;      // On the compute stream, when it was discarded.
     std::unique_ptr<DeviceEvent> free;      // On the compute stream, when a share was to come.
     std::unique_ptr<DeviceEvent> shared;    // On the stream of shares from a file, when it had.
   };
-  // Of blocks of one size.
+  // The number of blocks of one size.
   struct Count {
     int64_t all = 0;
     int64_t kept = 0;  // For good.
@@ -83,9 +83,9 @@ class GatherBlocks final : public GatherMemory {
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeBlock(size_t bytes);
   absl::StatusOr<std::unique_ptr<DeviceBlock>> TakeDiscarded(int bucket);
   void GiveBack();
-  void Forget(int bucket);                 // That it was discarded.
+  void Forget(int bucket);                 // Takes it out of discarded_.
   size_t BytesOf(int64_t elements) const;  // In whole granules.
-  std::byte* At(int64_t element) const;    // Of the flat values.
+  std::byte* At(int64_t element) const;    // The address of a flat value.
 
   const Device& device_;
   comm::DeviceGroup& group_;
@@ -100,7 +100,7 @@ class GatherBlocks final : public GatherMemory {
   std::deque<int> discarded_;       // Buckets whose blocks are given back; the longest ago first.
   std::map<size_t, Count> blocks_;  // By their bytes.
   std::vector<Passage> passages_;   // A ring; none where weights are no file.
-  size_t passage_ = 0;              // Of the next share.
+  size_t passage_ = 0;              // The one for the next share.
   std::unique_ptr<DeviceStream> shares_;
   int64_t waited_nanos_ = 0;
 };

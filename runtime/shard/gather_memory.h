@@ -46,7 +46,7 @@ class GatherMemory {
   virtual absl::Status Started(int bucket, comm::DeviceGroup* by) = 0;
   // Operations from now on find the whole bucket. `work` is its gather.
   virtual absl::Status Arrive(int bucket, comm::Work work) = 0;
-  // That weights take here, or took and keep.
+  // Bytes that weights take here, or took and keep.
   virtual int64_t bytes() const = 0;
   // Seconds that Open waited for memory since the last call.
   virtual double TakeWaitedSeconds() { return 0; }

@@ -1,5 +1,5 @@
-// GatherMemory of a rank that trains on the host: pages of a reserved range. What is touched while
-// it is closed ends the process with a line that names the parameter (UnseenRead).
+// GatherMemory of a rank that trains on the host: pages of a reserved range. Touching a
+// closed page ends the process with a line that names the parameter (UnseenRead).
 #pragma once
 
 #include <memory>

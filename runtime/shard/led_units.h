@@ -42,7 +42,8 @@ class LedUnits final : public StorageObserver::Listener {
            Buckets& buckets);
 
   // `on_end(unit)` is called in backward, by the thread that reads, when no gradient of it can come
-  // any more. What has not ended when backward is over is not told. REQUIRES: no pass is under way.
+  // any more. It is not called for a unit that has not ended when backward is over. REQUIRES: no
+  // pass is under way.
   void OnEnd(std::function<void(size_t unit)> on_end) { on_end_ = std::move(on_end); }
 
   // A pass starts; nothing of an earlier one is in use any more.
@@ -63,7 +64,7 @@ class LedUnits final : public StorageObserver::Listener {
     int postponed = 0;  // Calls of Done that wait until they are over.
     bool seen = false;  // In this pass.
   };
-  // Of the nodes that a thread makes for backward: those before it have lower numbers.
+  // A moment among the nodes that a thread makes for backward: earlier nodes have lower numbers.
   struct Moment {
     uint64_t sequence = 0;
     uint64_t thread = 0;

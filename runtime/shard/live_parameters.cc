@@ -140,7 +140,7 @@ void LiveParameters::CloseAll() {
 
 absl::Status LiveParameters::Invalidate() {
   if (units_ != nullptr) {
-    units_->BeginPass(plan::GatherSchedule::Pass::kTraining);  // What is in use of one is not.
+    units_->BeginPass(plan::GatherSchedule::Pass::kTraining);  // No unit is in use any more.
   }
   const std::lock_guard lock(mutex_);
   CloseAll();

@@ -33,9 +33,10 @@ namespace dtrain {
 
 // How weights are gathered beside the plain way; each may be null.
 struct GatherWays {
-  std::unique_ptr<PersistentParameters> persistent;  // What is never gathered.
+  std::unique_ptr<PersistentParameters> persistent;  // Weights that are never gathered.
   std::unique_ptr<SecondaryShards> secondary;        // A step's second and later gathers.
-  // In forward, backward and evaluation. What a program is lent whole (With, WithAll) is exact.
+  // For forward, backward and evaluation. Weights lent whole to a program (With, WithAll) are
+  // exact.
   std::unique_ptr<QuantizedGather> quantized;
 };
 
@@ -59,8 +60,9 @@ class LiveParameters final : public StorageObserver::Listener, private LedUnits:
   void EndPass();
   // `on_end(unit)`: a backward has come past that one of `units` (LedUnits::OnEnd).
   void OnUnitEnd(std::function<void(size_t unit)> on_end);
-  // Of the passes of a step, or of evaluations one after the other: the first element of each read
-  // that was in other buckets than the one before, up to a limit. Within a unit: of the unit.
+  // The reads of a step's passes, or of evaluations one after the other: the first element of each
+  // read that was in other buckets than the one before, up to a limit. A read within a unit counts
+  // as one of the unit.
   std::vector<int64_t> reads() const;
   // The shard changes: what was gathered is void. Gives and clears the first error since the last
   // call.
@@ -132,7 +134,7 @@ class LiveParameters final : public StorageObserver::Listener, private LedUnits:
   mutable std::mutex mutex_;
   plan::GatherSchedule schedule_;
   plan::GatherSchedule::Pass pass_ = plan::GatherSchedule::Pass::kTraining;
-  bool live_is_quantized_ = false;  // What is live came in int8 blocks.
+  bool live_is_quantized_ = false;  // The live weights came in int8 blocks.
   std::vector<plan::GatherAction> actions_;
   std::vector<std::optional<comm::Work>> works_;  // By bucket: its gather, until waited for.
   std::vector<uint8_t> backed_;                   // By bucket: has memory, live or not.

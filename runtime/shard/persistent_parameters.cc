@@ -82,7 +82,7 @@ int64_t PersistentParameters::bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-// What this rank sends, behind what the compute stream holds.
+// Queues the copy of what this rank sends, behind the work on the compute stream.
 absl::Status PersistentParameters::QueueSent() {
   if (pinned_) {  // A device's update may not have come to it yet: the host must not look.
     const auto width = static_cast<size_t>(shard_.element_size());

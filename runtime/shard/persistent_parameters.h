@@ -40,7 +40,7 @@ class PersistentParameters {
  private:
   // On a GPU: what of the shard this rank sends, and where in what all sent each value is.
   struct Exchange {
-    std::shared_ptr<DeviceMemory> memory;  // Of both; the group's stream reads and writes it.
+    std::shared_ptr<DeviceMemory> memory;  // Holds both; the group's stream reads and writes it.
     at::Tensor sent;                       // [rank_elements_max]
     at::Tensor received;                   // [ranks x rank_elements_max]
     at::Tensor index_of_sent;              // [as sent] int64: which of the shard; where that is.

@@ -51,7 +51,7 @@ QuantizedOnDevice::~QuantizedOnDevice() {
   device_.Synchronize().IgnoreError();
 }
 
-// What is under way reads the packed values before anything is packed anew: one stream does both.
+// Gathers under way read the packed values before any are packed anew: one stream does both.
 void QuantizedOnDevice::Invalidate() {
   std::fill(is_packed_.begin(), is_packed_.end(), uint8_t{0});
 }

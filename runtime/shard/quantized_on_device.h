@@ -43,14 +43,14 @@ class QuantizedOnDevice final : public QuantizedGather {
   absl::Status MakeMemory();
   absl::Status QueuePack(int bucket, const std::byte* share);
   absl::Status QueueUnpack(int64_t part, kernels::MutableFlat whole);
-  std::byte* PackedPart(int bucket) const;  // Of this rank, in packed_.
+  std::byte* PackedPart(int bucket) const;  // This rank's part, in packed_.
 
   const Device& device_;
   comm::DeviceGroup& group_;
   const plan::ShardPlan& shards_;
   const DType dtype_;
   std::shared_ptr<DeviceMemory> packed_;    // The shard's, bucket after bucket.
-  std::shared_ptr<DeviceMemory> received_;  // Of the bucket under way; for the largest.
+  std::shared_ptr<DeviceMemory> received_;  // Room for the largest bucket; has the one under way.
   std::shared_ptr<DeviceMemory> wide_;      // A part in fp32, where kernels do not know the type.
   std::unique_ptr<comm::Registration> packed_registration_;
   std::unique_ptr<comm::Registration> received_registration_;

@@ -1,5 +1,5 @@
-// QuantizedGather of a rank that trains on the host. What arrives waits in one of a few slots until
-// it is unpacked, so the bytes under way are bounded.
+// QuantizedGather of a rank that trains on the host. Received values wait in one of a few slots
+// until they are unpacked, so the bytes under way are bounded.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ class QuantizedOnHost final : public QuantizedGather {
   };
 
   QuantizedOnHost(comm::Group& group, const plan::ShardPlan& shards, DType dtype);
-  std::byte* PackedPart(int bucket) const;  // Of this rank, in packed_.
+  std::byte* PackedPart(int bucket) const;  // This rank's part, in packed_.
 
   comm::Group& group_;
   const plan::ShardPlan& shards_;

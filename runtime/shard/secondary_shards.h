@@ -25,12 +25,12 @@
 
 namespace dtrain {
 
-// What small groups are made of. REQUIRES: the groups outlive what is made of them.
+// The inputs of small groups. REQUIRES: the groups given here outlive the small ones.
 struct SmallGroupOptions {
-  comm::Group& world;                         // Of the hosts.
-  comm::DeviceGroup* device_world = nullptr;  // Of the weights, on a GPU; else null.
+  comm::Group& world;                         // The group of all hosts.
+  comm::DeviceGroup* device_world = nullptr;  // The group of weights on a GPU; else null.
   comm::Store* store = nullptr;               // Both were made with it.
-  int size = 1;                               // Of the small groups; divides the world's.
+  int size = 1;                               // Ranks of a small group; divides the world size.
 };
 
 // The small group of this rank: one for all that a rank shares out a second time.

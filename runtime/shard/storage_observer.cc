@@ -91,7 +91,7 @@ class ThreadReads {
 
 thread_local constinit ThreadReads thread_reads;
 
-// What one operation reads.
+// The inputs that one operation reads.
 class OperationInputs {
  public:
   explicit OperationInputs(const Watches& watches) : watches_(watches) {}

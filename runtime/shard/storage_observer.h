@@ -40,8 +40,8 @@ class StorageObserver {
   StorageObserver& operator=(const StorageObserver&) = delete;
 };
 
-// What the operation of a thread read that was the last one to end of those that read watched
-// storages: the outer one of nested ones, or the innermost one that threw.
+// The read of that operation of a thread which ended last among those that read watched storages:
+// the outer one of nested operations, or the innermost one that threw.
 struct LastRead {
   struct Range {
     const c10::StorageImpl* storage = nullptr;  // An address to compare with: it may be freed.
@@ -56,7 +56,7 @@ struct LastRead {
   const char* thrown_by = "";  // The operation, if it threw and none began after it.
 };
 
-// Of the calling thread.
+// The last read of the calling thread.
 const LastRead& LastReadOfThread();
 void ForgetLastRead();
 

@@ -91,6 +91,14 @@ TEST(DynamicLibrary, AMissingLibraryIsNotFoundAndListsWhatWasTried) {
               testing::AllOf(HasSubstr("libdoes-not-exist.so.7"), HasSubstr("libnor-this.so")));
 }
 
+TEST(DynamicLibrary, TheFirstThatLoadsIsOpenedAndNamed) {
+  const auto library = DynamicLibrary::Open({"libdoes-not-exist.so.7", "libm.so.6", "libc.so.6"});
+  ASSERT_TRUE(library.ok()) << library.status();
+  double (*cosine)(double) = nullptr;
+  EXPECT_THAT(std::string(library->Bind("no_such_symbol", &cosine).message()),
+              HasSubstr("libm.so.6"));
+}
+
 TEST(DynamicLibrary, AMissingSymbolNamesTheSymbolAndTheLibrary) {
   const auto library = DynamicLibrary::Open({"libm.so.6"});
   ASSERT_TRUE(library.ok()) << library.status();

@@ -68,6 +68,12 @@ TEST(BFloat16, RoundsToNearestEven) {
   }
 }
 
+TEST(BFloat16, ANanIsQuietAndKeepsItsSign) {
+  // The payloads of these NaNs are only in bits that bf16 has not.
+  EXPECT_EQ(ToBFloat16(std::bit_cast<float>(0x7f800001U)).bits, 0x7fc0);
+  EXPECT_EQ(ToBFloat16(std::bit_cast<float>(0xff80ffffU)).bits, 0xffc0);
+}
+
 TEST(Float16, RoundsToNearestEvenThroughSubnormalsAndOverflow) {
   SplitMix64 random(12);
   for (int i = 0; i < 200'000; ++i) {

@@ -257,6 +257,19 @@ TEST_P(GroupFaultsTest, ADifferentOrderIsReportedOnEveryRank) {
   }
 }
 
+// Two buckets of one size would be summed into each other.
+TEST_P(GroupFaultsTest, ADifferentNameAloneIsReportedOnEveryRank) {
+  for (const RankResult& result :
+       Disagree(GetParam(), [](Group&group, int rank, std::vector<float>&values) {
+         return group.AllReduce({values.data(), 64}, ReduceOp::kSum,
+                                {.name = rank == 1 ? "bucket 4" : "bucket 3"});
+       })) {
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kFailedPrecondition) << result.status;
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("rank 1 called all_reduce \"bucket 4\""));
+  }
+}
+
 TEST_P(GroupFaultsTest, AMessageOfAnotherSizeIsReported) {
   const auto results = Disagree(GetParam(), [](Group& group, int rank, std::vector<float>& values) {
     return rank == 0   ? group.Send({values.data(), 64}, 1)

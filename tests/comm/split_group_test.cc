@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "comm/group.h"
 #include "tests/testing/cluster.h"
@@ -22,6 +23,13 @@ absl::StatusOr<double> SumOver(Group& group, int world_rank) {
                       group.AllReduce({&value, 8, DType::kFloat64}, ReduceOp::kSum));
   DT_RETURN_IF_ERROR(work.Wait());
   return value;
+}
+
+// The ranks of the world that the group's flight record names, in the group's order.
+absl::StatusOr<std::string> RecordedRanks(Group& group) {
+  DT_ASSIGN_OR_RETURN(const Json record, ParseJson(group.FlightRecord(), "record"));
+  const Json& groups = record["pg_config"];
+  return groups.size() == 1 ? groups.begin().value()["ranks"].get<std::string>() : groups.dump();
 }
 
 TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
@@ -45,6 +53,12 @@ TEST(SplitHostGroupTest, RanksOfOneColorMeetInTheOrderOfTheirKeys) {
         DT_ASSIGN_OR_RETURN(const double own, SumOver(*alone, context.rank));
         if (alone->size() != 1 || own != context.rank) {
           return absl::InternalError("not alone");
+        }
+        DT_ASSIGN_OR_RETURN(const std::string of_half, RecordedRanks(*half));
+        DT_ASSIGN_OR_RETURN(const std::string of_alone, RecordedRanks(*alone));
+        if (of_half != (color == 0 ? "[2, 0]" : "[3, 1]") ||
+            of_alone != absl::StrFormat("[%d]", context.rank)) {
+          return absl::InternalError(absl::StrFormat("recorded: %s, %s", of_half, of_alone));
         }
         DT_RETURN_IF_ERROR(half->Barrier(Deadline::Infinite()));
       }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -258,6 +259,45 @@ TEST(CallQueueWatchTest, ACallThatOutlivesItsLimitEndsTheGroupForThePeers) {
   }
   EXPECT_TRUE(queue->is_broken());
   EXPECT_THAT(options.recorder->broken(), HasSubstr("stuck in it"));
+  queue->Stop(absl::AbortedError("the test is over"));
+}
+
+// The group's thread sleeps while a waiting thread runs its own call, and nobody waits for the one
+// that is pushed meanwhile.
+TEST(CallQueueWatchTest, ACallBehindOneThatItsCallerRunsIsBegunWithoutAnyWait) {
+  std::promise<void> first_ran, second_runs, second_may_end, third_ran;
+  CallQueueOptions options;
+  options.recorder = FlightRecorder::Create({.name = "behind", .size = 2});
+  options.timeouts = {.most = absl::Minutes(10), .least = absl::Minutes(10)};
+  const auto queue = std::make_shared<CallQueue>(
+      options, [&](absl::Span<const Call> calls, absl::Duration /*timeout*/) {
+        if (calls.front().header.sequence == 1) {
+          first_ran.set_value();
+        } else if (calls.front().header.sequence == 2) {
+          second_runs.set_value();
+          second_may_end.get_future().wait();
+        } else {
+          third_ran.set_value();
+        }
+        return absl::OkStatus();
+      });
+  const auto push = [&](uint64_t sequence, bool caller_waits) {
+    Call call;
+    call.header.kind = CallKind::kAllReduce;
+    call.header.sequence = sequence;
+    return queue->Push(call, caller_waits);
+  };
+  const Work first = push(1, /*caller_waits=*/false);
+  first_ran.get_future().wait();
+  EXPECT_TRUE(first.Wait().ok()) << "and the group's thread is idle";
+  const Work second = push(2, /*caller_waits=*/true);
+  std::thread caller([&] { EXPECT_TRUE(second.Wait().ok()); });
+  second_runs.get_future().wait();
+  const Work third = push(3, /*caller_waits=*/false);
+  second_may_end.set_value();
+  third_ran.get_future().wait();
+  caller.join();
+  EXPECT_TRUE(third.Wait().ok());
   queue->Stop(absl::AbortedError("the test is over"));
 }
 

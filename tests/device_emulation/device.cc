@@ -74,8 +74,8 @@ bool SamePlace(const Where& a, const Where& b) {
 struct Thread {
   State state = State::kNew;
   Fiber* fiber = nullptr;
-  Where where;        // Of the wait.
-  uint32_t mask = 0;  // Of an exchange.
+  Where where;        // The place in the source where the thread waits.
+  uint32_t mask = 0;  // The lanes that take part in the exchange it waits for.
   uint64_t word = 0;
 };
 
@@ -110,7 +110,7 @@ class Device {
     }
   }
 
-  // On a thread's fiber: back to RunWarp until `state` is over.
+  // Called on a thread's fiber: goes back to RunWarp until `state` is over.
   void Wait(State state, const Where& where) {
     Thread& thread = threads_[current_];
     thread.state = state;
@@ -137,7 +137,7 @@ class Device {
   const char* kernel() const { return kernel_; }
 
  private:
-  // Who is number `turn` of `count`.
+  // The index that runs as number `turn` of `count`.
   uint64_t Turn(uint64_t turn, uint64_t count) const {
     return order_ == Order::kAscending ? turn : count - 1 - turn;
   }
@@ -175,7 +175,7 @@ class Device {
     }
   }
 
-  // Until each of its threads waits for another warp's or is done.
+  // Runs `warp` until each of its threads waits for one of another warp or is done.
   void RunWarp(size_t warp) {
     begin_ = warp * kWarp;
     lanes_ = std::min(size_t{kWarp}, threads_.size() - begin_);
@@ -204,7 +204,7 @@ class Device {
     Switch(scheduler_, fiber->place);
   }
 
-  // Until one of them waits or none is left.
+  // Begins threads until one of them waits or none is left.
   void BeginThreads() {
     if (!free_.empty()) {
       Fiber* const fiber = free_.back();
@@ -217,9 +217,9 @@ class Device {
     fiber_->Enter(scheduler_);
   }
 
-  // What a fiber does, for ever: threads of a warp that have not begun, one after the other. (To a
-  // compiler that saw as much, the call would be the end of the stack, and AddressSanitizer would
-  // wipe it.)
+  // The endless loop of a fiber: it runs threads of a warp that have not begun, one after the
+  // other. (noipa hides the loop from the compiler, which would take the call as the end of the
+  // stack, so that AddressSanitizer would wipe it.)
   [[gnu::noipa]] void RunThreads() {
     for (;;) {
       while (next_ < lanes_) {
@@ -317,17 +317,17 @@ class Device {
   Place scheduler_{};
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
-  Fiber* fiber_ = nullptr;  // That runs.
-  // Of the block that runs.
+  Fiber* fiber_ = nullptr;  // The one that runs.
+  // State of the block that runs.
   std::vector<Thread> threads_;
-  std::vector<std::array<uint64_t, kWarp>> words_;  // Of each warp's last exchange.
-  std::vector<void*> shared_;                       // Variables that it has met.
+  std::vector<std::array<uint64_t, kWarp>> words_;  // The words of each warp's last exchange.
+  std::vector<void*> shared_;                       // Its shared variables so far.
   size_t done_ = 0;
   size_t at_barrier_ = 0;
-  // Of the warp that runs.
+  // State of the warp that runs.
   size_t begin_ = 0;  // Its first thread.
   size_t lanes_ = 0;
-  size_t next_ = 0;  // Who begins next.
+  size_t next_ = 0;  // The next thread to begin, in its turn.
   unsigned current_ = 0;
 };
 

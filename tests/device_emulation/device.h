@@ -1,8 +1,8 @@
 // A CUDA device on the CPU, so that kernels are run, and not only compiled, where there is no GPU.
 //
 // translate.py turns a .cu file into C++: a launch becomes Launch(), a thread of a block a fiber
-// that runs until it waits for others. What a GPU leaves undefined ends the process with a report:
-// different barriers in a block, a shuffle whose lanes have left, more threads than
+// that runs until it waits for others. Behaviour that a GPU leaves undefined ends the process with
+// a report: different barriers in a block, a shuffle whose lanes have left, more threads than
 // __launch_bounds__ allows, an address that is no multiple of what is loaded or stored there.
 // Threads run one after the other, each warp as far as it comes alone, in an order that a test
 // chooses, so a missing barrier shows as wrong results in one of two orders. Shared memory begins
@@ -52,7 +52,7 @@ int ImageError();
 int64_t Launches();
 void CountLaunch();
 
-// Of the thread that runs, as CUDA's variables of these names.
+// The running thread's values of CUDA's variables of these names.
 struct Indices {
   uint3 thread;
   uint3 block;
@@ -61,8 +61,8 @@ struct Indices {
 };
 extern Indices indices;
 
-// What intrinsics.h is made of; for kernels alone.
-struct Where {  // In a kernel's source. (clang 14 has no std::source_location.)
+// The parts of which intrinsics.h is made; only kernels use them.
+struct Where {  // A place in a kernel's source. (clang 14 has no std::source_location.)
   const char* file = nullptr;
   int line = 0;
 };
@@ -73,7 +73,7 @@ void SyncBlock(const Where& where);
 // Gives `word` to the lanes of the warp that `mask` names and waits for theirs; element `lane` of
 // the result is that lane's word, until the thread's next wait.
 const uint64_t* ExchangeInWarp(uint32_t mask, uint64_t word, const Where& where);
-// Of the thread that runs.
+// The lane of the thread that runs.
 unsigned Lane();
 
 }  // namespace dtrain::emulation

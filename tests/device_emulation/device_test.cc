@@ -152,7 +152,7 @@ TEST(EmulatedDeviceDeathTest, AWritePastTheEndOfMemoryIsFound) {
     LaunchCount(n, 1, 256, out.get());
   };
   EXPECT_DEATH(past_the_end(6), "wrote past the end of 40 bytes of device memory");
-  // Beyond its last sixteen bytes: by the page's fault, and not by a check when it is freed.
+  // Beyond its last sixteen bytes the page faults at once; no check when it is freed is needed.
   const auto faulted = [](int status) {
     return !WIFEXITED(status) || WEXITSTATUS(status) == kAsan;
   };

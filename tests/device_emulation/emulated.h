@@ -4,7 +4,8 @@
 namespace dtrain::emulation {
 
 inline bool emulated = false;  // emulated_main.cc sets it before the tests.
-// In the second of the two orders, where a missing barrier shows in the smallest shape that has it.
+// Whether the second of the two orders is used, in which a missing barrier shows in the smallest
+// shape that has it.
 inline bool descending = false;
 
 }  // namespace dtrain::emulation

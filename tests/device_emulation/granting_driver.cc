@@ -68,7 +68,7 @@ CUresult Reserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdevicep
   if (data == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // At an odd multiple of what was asked for: no better aligned.
+  // The address is an odd multiple of what was asked for, so it is no better aligned.
   const auto first = reinterpret_cast<CUdeviceptr>(data);
   *address = first / alignment * alignment + alignment;
   *address += *address % (2 * alignment) == 0 ? alignment : 0;

@@ -97,5 +97,5 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-// As a GPU computes it, the rounded product included, but for its exp2's own 2 ulp.
+// Computed as on a GPU, with the rounded product, but without the 2 ulp of its exp2.
 inline float __expf(float x) { return ::exp2f(x * 0x1.715476p+0F); }

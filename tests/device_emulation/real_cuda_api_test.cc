@@ -15,7 +15,7 @@ namespace {
 
 using Call = std::function<CudaResult(CudaApi&)>;
 
-// Every call that has a result. What they are given is not looked at.
+// Every call that has a result. Their arguments do not matter.
 std::vector<std::pair<std::string, Call>> Calls() {
   static int number = 0;
   static size_t bytes = 0;

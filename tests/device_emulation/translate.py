@@ -24,7 +24,7 @@ def closing(text, start):
 
 
 def name_before(text, end):
-    """Where the kernel's name, with its template arguments, begins that ends at `end`."""
+    """Where the name of the kernel begins that ends, with its template arguments, at `end`."""
     i = end
     while text[i - 1].isspace():
         i -= 1
@@ -41,7 +41,7 @@ def name_before(text, end):
 
 
 def split(arguments):
-    """At the commas that no bracket holds."""
+    """Splits `arguments` at the commas that no bracket holds."""
     parts, depth = [""], 0
     for c in arguments:
         depth += (c in OPEN) - (c in CLOSE)

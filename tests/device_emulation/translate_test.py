@@ -1,4 +1,4 @@
-"""What translate.py makes of CUDA's declarations of shared memory, and which it refuses."""
+"""translate.py: its translation of CUDA's declarations of shared memory, and those that it refuses."""
 import re
 import unittest
 

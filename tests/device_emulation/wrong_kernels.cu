@@ -3,7 +3,7 @@
 namespace dtrain::emulation {
 namespace {
 
-// At one line of two files.
+// Threads wait at the same line of two files.
 __device__ void SyncHalves() {
   threadIdx.x < 128 ? __syncthreads() : SyncBlock({"another.cuh", __LINE__});
 }

@@ -1,9 +1,9 @@
 """The numerics contract end to end: the parts that only the real programs show.
 
-That every stage, precision and number of ranks trains alike is proven on the engine
-(tests/runtime: engine_models_test, engine_ranks_test, engine_zeropp_test). What the launcher, the
-program, its configuration, the token files and the checkpoints add is proven here, once for each
-kind; that other launchers change nothing is proven by interop_tensorboard_test. The whole grid of
+Tests of the engine prove that every stage, precision and number of ranks trains alike
+(tests/runtime: engine_models_test, engine_ranks_test, engine_zeropp_test). This test proves what the
+launcher, the program, its configuration, the token files and the checkpoints add, once for each kind;
+interop_tensorboard_test proves that other launchers change nothing. The whole grid of
 settings is equivalence_grid_test.py, which takes minutes.
 """
 import shutil

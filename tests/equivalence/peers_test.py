@@ -5,7 +5,7 @@ The peers' twins are those of the benchmarks, in one process: importing them tak
 training. They run on the CPU over Gloo. DTRAIN_TEST_LONG trains every way in bf16.
 
 In bf16 no two of them round in the same places, so each peer says itself what rounding may do: its
-bf16 losses beside its own fp32 ones, on this machine. What they do (torch 2.11, DeepSpeed 0.19.8):
+bf16 losses beside its own fp32 ones, on this machine. The peers work as follows (torch 2.11, DeepSpeed 0.19.8):
 - DDP trains under autocast: fp32 weights, gradients and residual stream; products round their inputs
   and results.
 - FSDP2 rounds each weight when it is gathered and whatever an operation hands on; gradients come out of

@@ -4,7 +4,7 @@
 include_guard(GLOBAL)
 option(DTRAIN_LIBFUZZER "Build fuzz targets for libFuzzer (clang only)" OFF)
 
-# What damages inputs, and the main program that stands in for libFuzzer.
+# The library that damages inputs, and the main program that stands in for libFuzzer.
 dtrain_library(dtrain_fuzz_mutate
   SOURCES ${PROJECT_SOURCE_DIR}/tests/fuzz/mutate.cc DEPS dtrain_base NO_PCH)
 if(NOT DTRAIN_LIBFUZZER)

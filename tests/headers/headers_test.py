@@ -2,7 +2,7 @@
 
 A run checks the headers that a change can have broken: those that differ from the last landed state,
 and those that include one that differs. Since every change is checked so before it lands, all of them
-stand alone. What this build has proven of the same text is not compiled again. A file ends with a line
+stand alone. A text that this build has already proven is not compiled again. A file ends with a line
 at which the compiler gives up: every name was looked up then, and the instances of templates, which
 take two thirds of the time and find little that names do not, are not made. DTRAIN_HEADERS=all checks
 all, to the end of the file, whatever changed: `./dev test long`.

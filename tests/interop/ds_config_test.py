@@ -2,8 +2,8 @@
 
 ds_configs/ holds files of the shapes that are met: the Hugging Face Trainer's with "auto", ZeRO-2
 and -3 with offload, ZeRO-Infinity, a pretraining run with every fp16 and checkpointing key, older
-spellings, monitors. What DeepSpeed's own classes derive from the same file must be what dtrain
-derives, and every key that those classes know must be known here.
+spellings, monitors. dtrain must derive the same values from a file as DeepSpeed's own
+classes, and know every key that those classes know.
 """
 import json
 import os

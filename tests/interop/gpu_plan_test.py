@@ -77,7 +77,7 @@ class Shares(unittest.TestCase):
 
 
 class Stops(unittest.TestCase):
-    """Which parts are left out, and why."""
+    """A run says which parts are left out, and why."""
 
     @staticmethod
     def states(**states):

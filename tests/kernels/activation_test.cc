@@ -41,7 +41,7 @@ Exact ExactOf(Activation activation, double x) {
 template <class T>
 double ValueError(Activation activation, double x) {
   const double ulp = 0x1p-23;
-  double inner = std::fabs(x);  // Of the exponential.
+  double inner = std::fabs(x);  // The magnitude of the exponential's argument.
   double error = 6 * ulp;
   if (activation == Activation::kGeluTanh) {
     inner = 1.6 * (std::fabs(x) + 0.044715 * std::fabs(x * x * x));
@@ -294,7 +294,7 @@ TEST(ActivationAccuracy, IsThatOfBf16AtEveryBf16) {
     ActivationForwardCpu(ActivationForwardArgs<BFloat16>{activation, static_cast<int64_t>(x.size()),
                                                          x.data(), y.data()},
                          SerialFor);
-    double worst = 0;  // In halves of a unit in the last place.
+    double worst = 0;  // Counted in halves of a unit in the last place.
     int64_t rounded_other = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const double at = ToFloat(x[i]);

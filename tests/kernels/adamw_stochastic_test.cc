@@ -105,7 +105,8 @@ TEST(AdamWStochastic, AnotherStepRoundsOtherwise) {
   EXPECT_FALSE(a.v.SameBits(b.v));
 }
 
-// With gradients of 1, v goes to 1 - beta2^t. To nearest it stands still long before.
+// With gradients of 1, v goes to 1 - beta2^t. With rounding to nearest it stops growing long
+// before.
 TEST(AdamWStochastic, ASecondMomentThatGrowsSlowlyGetsThereOnAverage) {
   constexpr int64_t kCount = 4096;
   constexpr int kSteps = 1000;

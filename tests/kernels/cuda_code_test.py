@@ -1,6 +1,6 @@
 """The CUDA kernels as nvcc compiled them, for every architecture: no local memory (so no spills), and
-accesses of 16 bytes in every form for aligned data, in each of its loops and on the way beside them. What
-is narrower is listed here with its reason; bench/cuda_sass.py says how loops are found.
+accesses of 16 bytes in every form for aligned data, in each of its loops and on the way beside them. Narrower
+accesses are listed here with their reasons; bench/cuda_sass.py says how loops are found.
 
 The resources of every architecture are looked at, and the code of one (READ), which takes most of the
 time; cuda_code_all_test of `./dev test long` reads them all."""
@@ -33,9 +33,9 @@ NARROW = {
     "TrustKernel": "one block over two numbers for each 4,096 elements",
     "ColumnsKernel": "adds columns of the partial sums, a thread each",
 }
-# Both forms in one kernel, chosen by the address; held to the rule for wide forms.
+# These kernels hold both forms and choose by the address, so the rule for wide forms applies to them.
 BOTH = {"BlockSquareSumsKernel", "MomentsKernel"}
-# What a wide form does not load or store.
+# Wide forms that load nothing, or store nothing, by 16 bytes.
 LOADS_NOTHING = {"FillBody": "only writes"}
 STORES_NOTHING = {
     "ScaleKernel": "gives two numbers",
@@ -68,12 +68,12 @@ SCALARS = {
     "embedding.cu RowsKernel": (3, "where a row's tokens begin and end, and the first one's number"),
     "rope.cu Kernel": (1, "a token's position"),
 }
-# In a loop of wide accesses.
+# Narrow accesses inside a loop of wide ones.
 IN_LOOPS = {
     "BackwardKernel": (2, "a row's mean and rstd"),
     "embedding.cu RowsKernel": (4, "a token's number beside its 16 bytes, four tokens at once"),
 }
-# What is left at the ends is taken one by one, in code of its own.
+# The elements left at the ends are taken one by one, in code of their own.
 GRID = {  # The rest has no loop over data: the grid is it.
     "AdamWStochasticKernel": "a run of 64 that is partly beyond the ends",
     "DropoutKernel": "a run of 128 that is partly beyond the end",
@@ -106,7 +106,7 @@ def narrow_once(kernel):
 
 
 def faults(kernel):
-    """Where a form for aligned data reaches memory by less than 16 bytes and should not."""
+    """The accesses of less than 16 bytes in forms for aligned data, where they should not be."""
     found = []
     if narrow_once(kernel) > most(kernel, SCALARS):
         found.append(f"{narrow_once(kernel)} narrow accesses outside of loops")

@@ -13,15 +13,15 @@ namespace {
 
 constexpr unsigned kThreads = 64;
 
-// What the kernel's blocks leave of `sums` after the levels from `stride` to half of `group`. At
-// each level each sum is read or written by one thread at most, or the order would matter.
+// Does to `sums` what the kernel's blocks do in the levels from `stride` to half of `group`. Checks
+// that at most one thread reads or writes a sum in a level, since the order would matter otherwise.
 void Fold(std::vector<double>& sums, int64_t group, int64_t stride) {
   const auto count = static_cast<int64_t>(sums.size());
   for (int64_t block = 0; block * group < std::max(count, int64_t{1}); ++block) {
     const TreeSpan span = TreeSpanOf(block, group, count);
     for (int64_t half = stride; half < group; half *= 2) {
       std::vector<bool> touched(static_cast<size_t>(std::max(span.end - span.begin, int64_t{0})));
-      for (unsigned thread = kThreads; thread-- > 0;) {  // Their order is nobody's.
+      for (unsigned thread = kThreads; thread-- > 0;) {  // The threads may run in any order.
         const TreeStride mine = TreeStrideOf(span, half, thread, kThreads);
         for (int64_t i = mine.first; i + half < span.end; i += mine.step) {
           for (const int64_t place : {i, i + half}) {

@@ -11,12 +11,13 @@ namespace dtrain::kernels::cuda_index_test {
 namespace {
 
 constexpr int64_t kSizesTo = 50'000;
-// Beyond, about powers of two and where 32 bits end.
+// Larger sizes are near powers of two and near the limit of 32 bits.
 const std::vector<int64_t> kLargeSizes = {65'535,        65'537,        131'071,
                                           1'000'003,     16'777'213,    2'147'483'647,
                                           2'147'483'649, 4'294'967'295, 4'294'967'311};
 
-// What is not right for `thread`; "" where all is. A string's cost for each of 160 million is not.
+// The error in the span of `thread`, or "". It is no std::string, because there are 160 million
+// spans.
 const char* WrongSpan(int64_t thread, int64_t n) {
   const ElementSpan span = ElementSpanOf(thread, n);
   if (span.first != thread * kWidth || span.first % kWidth != 0) {
@@ -32,7 +33,7 @@ const char* WrongSpan(int64_t thread, int64_t n) {
 }
 
 // Each span begins where the one before it ended, and the last ends at n; threads behind it have
-// none. Of a large n some threads.
+// none. For a large n only some threads are tried.
 void ExpectEverythingOnce(int64_t n) {
   const int64_t threads = ElementBlocks(n) * kElementThreads;
   const int64_t step = n <= kSizesTo ? 1 : threads / 1000 + 1;
@@ -250,7 +251,8 @@ TEST(CudaIndex, RandomSpansTakeEachElementOnceWithTheWordThatIsIts) {
             }
             ++there;
             ++taken[static_cast<size_t>(i)];
-            const int64_t place = first + i;  // In the layout; philox.h says whose bits it takes.
+            const int64_t place =
+                first + i;  // Its index in the layout; philox.h says which bits it takes.
             ASSERT_EQ(place / kPhiloxRun, span.run);
             ASSERT_EQ(place % 16, span.lane + lane);
             ASSERT_EQ(place / 16 % 4, k);
@@ -373,7 +375,7 @@ TEST(CudaIndex, TilesReadAndWriteEachElementOnce) {
   }
 }
 
-// Of a tile far out: the first and the last of its rows and columns.
+// For tiles with large numbers, checks the first and the last of their rows and columns.
 TEST(CudaIndex, FarTilesStandWhereTheirNumberSays) {
   for (const int64_t tile :
        {int64_t{0}, int64_t{65'535}, int64_t{33'554'432}, int64_t{67'108'865}}) {

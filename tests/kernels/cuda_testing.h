@@ -1,4 +1,4 @@
-// What the tests of CUDA kernels share: device copies, a stream, and distances.
+// Helpers that the tests of CUDA kernels share: device copies, a stream, and distances.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -39,7 +39,7 @@ class Device {
   }
 
   T* get() const { return static_cast<T*>(data_) + shift_; }
-  // What the device holds after `stream` is done.
+  // The device's copy, read after `stream` is done.
   Buffer<T> Read(cudaStream_t stream) const {
     Buffer<T> host(size_);
     Check(cudaStreamSynchronize(stream));

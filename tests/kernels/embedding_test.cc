@@ -22,7 +22,7 @@ struct Problem {
     dy.Fill(1);
     SplitMix64 random(2);
     for (int64_t i = 0; i < tokens; ++i) {
-      // As words do: low ids are frequent, many never come.
+      // Ids are distributed like words: low ones are frequent, and many never come.
       const double u = random.Uniform();
       ids.push_back(static_cast<int64_t>(u * u * u * static_cast<double>(rows)));
     }

@@ -10,7 +10,7 @@ using testing::EachVariant;
 
 constexpr Fp8Format kFormats[] = {Fp8Format::kE4m3, Fp8Format::kE5m2};
 
-// What a code stands for, from the formats' definition.
+// The value that a code has by the definition of its format.
 double ValueOf(int code, Fp8Format format) {
   const bool e4m3 = format == Fp8Format::kE4m3;
   const int mantissa_bits = e4m3 ? 3 : 2;
@@ -268,7 +268,7 @@ TEST(Fp8, TransposesWhatTheCastGives) {
   });
 }
 
-// Against the scale's definition and the nearest code of each product.
+// Compares with the scale's definition and the nearest code of each product.
 TEST(Fp8, RowsHaveScalesOfTheirOwn) {
   EachVariant([](SimdLevel) {
     for (const Fp8Format format : kFormats) {

@@ -1,4 +1,4 @@
-// What the kernel tests share: variants to compare, ways to split a loop, data, and distances.
+// Helpers that the kernel tests share: variants to compare, ways to split a loop, data, distances.
 #pragma once
 
 #include <algorithm>

@@ -174,7 +174,7 @@ void TestNorm(cudaStream_t stream, int64_t n, int64_t offset, int64_t shift, flo
     ASSERT_TRUE(TreeSumCuda(sums, blocks, sums + blocks, stream).ok());
     ASSERT_CUDA(cudaStreamSynchronize(stream));
     ASSERT_CUDA(cudaMemcpy(&got, sums + blocks, sizeof(double), cudaMemcpyDeviceToHost));
-    // In different orders within a block.
+    // The two add in different orders within a block.
     ASSERT_NEAR(got, expected, 1e-12 * expected) << n;
     ASSERT_TRUE(repeat == 0 || got == first) << n;
     first = got;

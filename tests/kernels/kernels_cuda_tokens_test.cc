@@ -71,10 +71,10 @@ void TestCrossEntropy(cudaStream_t stream, int64_t tokens, int64_t vocab,
       CrossEntropyTotalsCpu(tokens, got.get(), targets.get(), options.ignore_index);
   EXPECT_EQ(totals.Read(stream).count, expected.count);
   EXPECT_NEAR(totals.Read(stream).sum, expected.sum, 1e-12 * std::fabs(expected.sum));
-  auto in_place = device;  // In place of the logits.
+  auto in_place = device;  // The gradient replaces the logits.
   in_place.gradient = glogits.get();
   ASSERT_TRUE(CrossEntropyForwardCuda(in_place, stream).ok());
-  if (shift == gradient_shift) {  // Else a sum over the row is in another order.
+  if (shift == gradient_shift) {  // With another shift a sum over the row has another order.
     EXPECT_TRUE(glogits.Read(stream).SameBits(first));
   }
 }
@@ -134,7 +134,7 @@ void TestEmbedding(cudaStream_t stream, int64_t tokens, int64_t vocab, int64_t w
   Buffer<int64_t> ids(tokens), order(tokens), starts(vocab + 2);
   dy.Fill(1);
   SplitMix64 random(2);
-  for (int64_t i = 0; i < tokens; ++i) {  // As words do: low ids are frequent.
+  for (int64_t i = 0; i < tokens; ++i) {  // Low ids are frequent, as with words.
     const double u = random.Uniform();
     ids[i] = static_cast<int64_t>(u * u * u * static_cast<double>(vocab));
   }

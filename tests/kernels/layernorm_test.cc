@@ -10,7 +10,7 @@ using testing::EachVariant;
 
 constexpr float kEps = 1e-5F;
 
-// What a problem has beside x and weight.
+// The optional inputs of a problem, beside x and weight.
 struct With {
   bool residual = false;
   bool bias = false;
@@ -128,7 +128,7 @@ void ExpectFormula(const Problem<T>& p, With with) {
     for (int64_t i = first; i < first + n; ++i) {
       squares += (h(i) - mean) * (h(i) - mean);
     }
-    // What the mean is off by changes the variance by its square; each square has three roundings.
+    // An error of the mean changes the variance by its square; each square has three roundings.
     const double variance = squares / width;
     const double r = 1 / std::sqrt(variance + double{kEps});
     const double r_error =

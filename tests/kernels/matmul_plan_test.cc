@@ -101,7 +101,8 @@ TEST(MatmulPlan, TakesWeightGradientsIntoFp32AndFp8) {
                                .a = MatmulType::kE5m2,
                                .b = MatmulType::kE4m3});
   ASSERT_TRUE(fp8.ok()) << fp8.status();
-  EXPECT_TRUE(fp8->first.transposed && !fp8->second.transposed);  // What FP8 tensor cores take.
+  EXPECT_TRUE(fp8->first.transposed &&
+              !fp8->second.transposed);  // FP8 tensor cores take only this.
   EXPECT_EQ(fp8->first.type, MatmulType::kE4m3);
   EXPECT_EQ(fp8->second.type, MatmulType::kE5m2);
 }

@@ -34,7 +34,7 @@ struct Buffers {
 struct Exact {
   double p = 0;
   double s = 0;
-  double largest = 0;  // Of the terms that were added up: what errors are relative to.
+  double largest = 0;  // The largest term that was added; errors are relative to it.
 };
 
 constexpr double kScale = 0.37;
@@ -214,7 +214,7 @@ TEST(Sgd, TheFirstUpdateTakesTheWholeGradientAsItsState) {
   EachVariant([](SimdLevel) {
     float p = 1;
     const float g = 3;
-    float s = 99;  // Whatever is there is not read.
+    float s = 99;  // Must not be read in the first update.
     SgdCpu(1, &p, &g, {&s}, nullptr, {.lr = 0.5, .momentum = 0.9, .dampening = 0.4, .step = 1},
            SerialFor);
     EXPECT_EQ(s, 3.0F);

@@ -69,8 +69,8 @@ TEST(Launch, TellsRanksWhoTheyAreAndGivesTheTokenByDescriptorAlone) {
   const std::string out = job.File("run/logs/attempt-0/rank-1.out");
   EXPECT_THAT(out, HasSubstr("32\n"));
   for (const char* text : {"RANK=1\n", "LOCAL_RANK=1\n", "LOCAL_WORLD_SIZE=2\n", "GROUP_RANK=0\n",
-                           "DTRAIN_ATTEMPT=0\n", "DTRAIN_TOKEN_FD=3\n",
-                           "DTRAIN_STORE=127.0.0.1:", "MASTER_ADDR=127.0.0.1\n"}) {
+                           "DTRAIN_ATTEMPT=0\n", "DTRAIN_TOKEN_FD=3\n", "DTRAIN_STORE=127.0.0.1:",
+                           "DTRAIN_HOST_ADDRESS=127.0.0.1\n", "MASTER_ADDR=127.0.0.1\n"}) {
     EXPECT_THAT(out, HasSubstr(text));
   }
   EXPECT_THAT(out, HasSubstr(absl::StrCat("DTRAIN_RUN_DIR=", job.folder(), "/run\n")));
@@ -144,6 +144,11 @@ TEST(Launch, PassesSigtermOnceAndLetsRanksSave) {
   EXPECT_EQ(job.Wait(), 143) << job.Err();
   EXPECT_EQ(job.File("run/logs/attempt-0/rank-1.out"), "ready\ngot TERM\nsaved\n");
   EXPECT_THAT(job.Err(), HasSubstr("SIGTERM received"));
+  int told = 0;
+  for (const Json& event : Events(job)) {
+    told += event["event"] == "signal" && event["signal"] == "SIGTERM" ? 1 : 0;
+  }
+  EXPECT_EQ(told, 1) << job.File("run/events.jsonl");
 }
 
 TEST(Launch, StopGraceIsTheTimeThatRanksHaveToSave) {
@@ -445,6 +450,17 @@ TEST(Launch, QuietShowsErrorsAndWhatTeeChooses) {
                     "sh", "-c", kSays});
   EXPECT_EQ(teed.Wait(), 0) << teed.Err();
   EXPECT_THAT(teed.Out(), AllOf(HasSubstr("[rank 0] out 0\n"), HasSubstr("[rank 1] out 1\n")));
+}
+
+TEST(Launch, AFilterShowsTheRanksThatItNamesAndNoOther) {
+  LaunchedJob job({"launch", "--nproc-per-node", "3", "--tee", "3", "--local-ranks-filter", "1,2",
+                   "--run-dir", "run", "--", "sh", "-c", "echo out $RANK; echo err $RANK >&2"});
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_THAT(job.Out(), AllOf(HasSubstr("[rank 1] out 1\n"), HasSubstr("[rank 2] out 2\n"),
+                               Not(HasSubstr("out 0"))));
+  EXPECT_THAT(job.Err(),
+              AllOf(HasSubstr("err 1\n"), HasSubstr("err 2\n"), Not(HasSubstr("err 0"))));
+  EXPECT_EQ(job.File("run/logs/attempt-0/rank-0.out"), "out 0\n") << "its log is kept";
 }
 
 TEST(Dtrain, PrintsVersionHelpAndTables) {

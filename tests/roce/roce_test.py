@@ -1,8 +1,8 @@
 """Groups over real RDMA verbs: soft-RoCE between two qemu guests as two hosts.
 
-DTRAIN_TEST_LONG set runs what one guest shows beside it, which takes three times as long: every collective
+With DTRAIN_TEST_LONG set it also runs what one guest shows, which takes three times as long: every collective
 and every fault of comm_tests between its own processes, what only a device shows, and the bandwidth
-beside ib_write_bw's. That is roce_all_test of `./dev test long`.
+beside ib_write_bw's. `./dev test long` runs it so, as roce_all_test.
 """
 import json
 import os

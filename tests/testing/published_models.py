@@ -48,7 +48,7 @@ class PublishedModels(EndToEnd):
         print(f"seed {SEED}")
         torch.manual_seed(SEED)
         torch.set_num_threads(1)
-        for split in ("train", "val"):  # As many windows as a step or a batch reads.
+        for split in ("train", "val"):  # Each file has as many windows as a step or a batch reads.
             with open(f"{cls.folder}/data/{split}.bin", "rb") as file:
                 file.seek(1024)
                 tokens = file.read(2 * (WINDOWS * SEQUENCE + 1))

@@ -1,6 +1,6 @@
 """The last lines of `./dev test`: `ctest ... | skipped_tests.py LOG [--whole]`.
 
-What ctest prints goes through; its summary waits until LOG (ctest's LastTest.log), which is whole
+ctest's output is passed on; its summary waits until LOG (ctest's LastTest.log), which is whole
 only when ctest has ended, has been read. A case that a program skipped stands before the summary
 with its reason, cases with the same reason in one line, where ctest only counts programs. After the
 summary come the slowest tests and, with --whole, the time of all against their budget: it exits with

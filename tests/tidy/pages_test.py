@@ -1,4 +1,4 @@
-"""What README and docs/ promise: links lead somewhere, and keys, flags, codes and examples exist."""
+"""README and docs/ keep their promises: links lead somewhere, and keys, flags, codes and examples exist."""
 import glob
 import json
 import os

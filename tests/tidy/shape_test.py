@@ -31,7 +31,6 @@ KEPT = {
     "SetLogLevel": "tests of failures silence their warnings",
     "DT_CHECK_OK": "programs of bench/ and tests end with it where nobody takes a Status",
     "DT_CHECK_LT": "one of a family; the fake of verbs uses it",
-    "AloneExchange": "the twin of a seam: the exchange of one rank",
     "ActiveVariant": "programs of bench/ and tests name the variant that they run",
     "Crash": "what the file system of a seam does to its files",
     "MakePosixStorage": "the storage over a seam, which tests exchange for one that fails",

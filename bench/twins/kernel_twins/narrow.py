@@ -8,7 +8,7 @@ INT8_BLOCK = 256
 
 
 def largest_magnitude(x):
-    """In one pass, without a copy of the magnitudes."""
+    """The largest magnitude in x, found in one pass without a copy of the magnitudes."""
     low, high = torch.aminmax(x)
     return torch.maximum(-low, high)
 

@@ -30,7 +30,7 @@ def adamw(setting, gradient_type, copy):
             low.copy_(value)
             return low
         return p
-    # In place: both advance the same state, so their outputs differ by a step and are not compared.
+    # Both work in place on the same state, so their outputs differ by a step and are not compared.
     result = Twin(eager, compiled)
     result.in_place = True
     return result

@@ -15,7 +15,7 @@ constexpr absl::string_view kPath =
     "check the cable and the switch port, that both ranks are in one network, that no firewall "
     "drops UDP port 4791, and PFC or ECN if it happens under load; or set comm.transport to tcp";
 
-constexpr std::array<WcWords, 24> kWords = {{
+constexpr std::array<WcDescription, 24> kDescriptions = {{
     {"IBV_WC_SUCCESS", "done", ""},
     {"IBV_WC_LOC_LEN_ERR", "a message was longer than its place", kBug},
     {"IBV_WC_LOC_QP_OP_ERR", "the device took the request for a wrong one", kBug},
@@ -45,21 +45,22 @@ constexpr std::array<WcWords, 24> kWords = {{
 
 }  // namespace
 
-WcWords WordsOf(int status) {
-  if (status < 0 || static_cast<size_t>(status) >= kWords.size()) {
+WcDescription DescriptionOf(int status) {
+  if (status < 0 || static_cast<size_t>(status) >= kDescriptions.size()) {
     return {"a status that dtrain does not know", "the device failed", kHardware};
   }
-  return kWords[static_cast<size_t>(status)];
+  return kDescriptions[static_cast<size_t>(status)];
 }
 
 std::string DescribeWc(int status, unsigned vendor_error, absl::string_view port,
                        absl::string_view port_state) {
-  WcWords words = WordsOf(status);
+  WcDescription description = DescriptionOf(status);
   if (port_state != "ACTIVE") {  // The device's status is then only an effect of the port's state.
-    words.remedy = kPath;
+    description.remedy = kPath;
   }
-  return absl::StrFormat("%s (%s = %d, vendor error 0x%x, own port %s is %s): %s", words.meaning,
-                         words.name, status, vendor_error, port, port_state, words.remedy);
+  return absl::StrFormat("%s (%s = %d, vendor error 0x%x, own port %s is %s): %s",
+                         description.meaning, description.name, status, vendor_error, port,
+                         port_state, description.remedy);
 }
 
 }  // namespace dtrain::comm

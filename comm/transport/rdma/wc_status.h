@@ -15,14 +15,14 @@ inline constexpr int kWcRemoteAccess = 10;
 inline constexpr int kWcRetriesExceeded = 12;
 inline constexpr int kWcNotReadyRetriesExceeded = 13;
 
-struct WcWords {
+struct WcDescription {
   absl::string_view name;     // "IBV_WC_RETRY_EXC_ERR".
   absl::string_view meaning;  // "the peer did not acknowledge any of the packets".
   absl::string_view remedy;   // "check the cable ...".
 };
 
 // The description of any value; an unknown one has a name that says so.
-WcWords WordsOf(int status);
+WcDescription DescriptionOf(int status);
 
 // One line: "the peer acknowledged nothing (IBV_WC_RETRY_EXC_ERR, vendor error 0x81, port rxe0/1 is
 // DOWN): check ...".

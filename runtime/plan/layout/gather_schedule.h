@@ -5,7 +5,7 @@
 // collectives. A pass is one micro-batch, forward and backward, or one evaluation batch. The first
 // pass gathers on demand and records its uses. Later passes of its kind gather ahead along the
 // record (prefetch), and release the buckets that are used again last. If a pass leaves the record,
-// it goes on on demand and makes a new record. What an operation reads stays until its Done.
+// it goes on on demand and makes a new record. Weights that an operation reads stay until its Done.
 //
 // A bucket is "live" while it is gathered or being gathered. Sizes are elements. Not thread-safe.
 #pragma once

@@ -144,6 +144,27 @@ TEST_F(DataSocketTest, FlippedByteIsFoundAndTheChunkIsNamed) {
   }
 }
 
+// Its checksums are right: only the number in its header tells that it is not the next one.
+TEST_F(DataSocketTest, AChunkThatComesTwiceIsNotTakenForTheNext) {
+  constexpr size_t kChunk = 16 + 4096;
+  Listen({.chunk_bytes = 4096});
+  TcpProxy proxy(listener_->endpoint());
+  client_ = DataSocket::Connect(proxy.endpoint(), key_, {3, 1, 0, 0}, {.chunk_bytes = 4096}, Soon())
+                .value();
+  server_ = listener_->Accept(Soon()).value();
+  const auto sent = Pattern(4096);
+  ASSERT_TRUE(client_->Send(sent, Soon()).ok());
+  std::vector<std::byte> received(sent.size());
+  ASSERT_TRUE(server_->Receive(absl::MakeSpan(received), Soon()).ok());
+  const std::string all = proxy.FromClient();
+  const auto* const bytes = reinterpret_cast<const std::byte*>(all.data());
+  ASSERT_GE(all.size(), kChunk);
+  ASSERT_TRUE(WriteAll(client_->fd(), {bytes + all.size() - kChunk, kChunk}, Soon()).ok());
+  const absl::Status status = server_->Receive(absl::MakeSpan(received), Soon());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("header of chunk 1 from rank 1"));
+}
+
 TEST_F(DataSocketTest, WithoutCrcTheSameFlipGoesThrough) {
   Listen({.crc = false, .chunk_bytes = 4096});
   TcpProxy proxy(listener_->endpoint());

@@ -259,7 +259,7 @@ TEST(RdmaGroupTest, AFailedWriteIsToldInWordsByTheRankAndToThePeer) {
     const auto results = ReduceWith({.fail_write = 40, .fail_status = status});
     for (const RankResult& result : results) {
       EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable) << result.status;
-      EXPECT_THAT(Text(result), HasSubstr(std::string(WordsOf(status).name)));
+      EXPECT_THAT(Text(result), HasSubstr(std::string(DescriptionOf(status).name)));
       EXPECT_THAT(Text(result), HasSubstr("rank 0 (node"));
       EXPECT_THAT(Text(result), HasSubstr("bucket 7"));
       EXPECT_THAT(Text(result), HasSubstr("fake0/1"));

@@ -14,14 +14,14 @@ using ::testing::HasSubstr;
 TEST(WcStatusTest, EveryStatusHasANameAMeaningAndARemedy) {
   std::set<std::string> names;
   for (int status = kWcSuccess + 1; status < 24; ++status) {
-    const WcWords words = WordsOf(status);
-    EXPECT_TRUE(names.insert(std::string(words.name)).second) << status;
-    EXPECT_EQ(words.name.substr(0, 7), "IBV_WC_");
-    EXPECT_FALSE(words.meaning.empty());
-    EXPECT_FALSE(words.remedy.empty());
+    const WcDescription description = DescriptionOf(status);
+    EXPECT_TRUE(names.insert(std::string(description.name)).second) << status;
+    EXPECT_EQ(description.name.substr(0, 7), "IBV_WC_");
+    EXPECT_FALSE(description.meaning.empty());
+    EXPECT_FALSE(description.remedy.empty());
   }
   for (const int unknown : {-1, 24, 1000}) {
-    EXPECT_THAT(std::string(WordsOf(unknown).name), HasSubstr("does not know"));
+    EXPECT_THAT(std::string(DescriptionOf(unknown).name), HasSubstr("does not know"));
   }
 }
 

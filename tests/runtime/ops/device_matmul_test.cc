@@ -1,5 +1,5 @@
-// Which products cublasLt is asked for, over the fake GPU's table, and what is said where it has no
-// way.
+// The products that cublasLt is asked for, over the fake GPU's table, and the log line where it has
+// no algorithm.
 #include "runtime/ops/device_matmul.h"
 
 #include <gmock/gmock.h>
@@ -91,7 +91,7 @@ TEST_F(DeviceMatmulTest, GelusInputIsNotOfFp8) {
                       .b_scale = scale}));
 }
 
-// What is logged by a product into [rows, 8], without or with GELU.
+// The log of a product into [rows, 8], without or with GELU.
 std::string LogOf(MatmulGelu gelu, int64_t rows) {
   ::testing::internal::CaptureStderr();
   EXPECT_FALSE(DeviceMatmul(Bf16({rows, 8}), Bf16({rows, 16}), Bf16({16, 8}), {.gelu = gelu}));

@@ -292,7 +292,7 @@ TEST_P(KeptWeightCodesTest, AWriteThatLibTorchDoesNotCountIsTold) {
   codes.Open();
   Micro();
   KeptWeightCodes::NoteWrites();
-  weight_.mutable_data_ptr<at::BFloat16>()[5] = 7.0F;  // As an engine's update does.
+  weight_.mutable_data_ptr<at::BFloat16>()[5] = 7.0F;  // Writes as an engine's update does.
   EXPECT_EQ(CodesMadeIn([&] { ExpectBits(Micro(), Fresh()); }), 4);
   EXPECT_EQ(CodesMadeIn([&] { Micro(); }), 0);
 }

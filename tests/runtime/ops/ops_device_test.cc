@@ -218,7 +218,7 @@ TEST_F(OpsDeviceTest, GelusInputIsKeptWhereBackwardAsksForIt) {
   EXPECT_EQ(kept({0, 1, 2, 3, 4}), 0);
 }
 
-// Of two weights in fp32, as an engine keeps the gradients of bf16 weights.
+// Places in fp32 for the gradients of two weights, as an engine keeps those of bf16 weights.
 class Homes : public GradientHomes {
  public:
   explicit Homes(Tensors weights)
@@ -291,7 +291,7 @@ TEST_F(OpsDeviceTest, GradientsOfGpt2sMlpAreSummedInFp32WithoutARounding) {
     EXPECT_EQ(after.into_fp32 - before.into_fp32, 2);
     EXPECT_EQ(after.adding - before.adding, batch == 0 ? 0 : 2);
     EXPECT_FALSE(weights[0].grad().defined() || weights[1].grad().defined());
-    // What GELU was given, made and got back, in bf16 as it was.
+    // GELU's input, output and gradient, in bf16 as in the fused operation.
     const at::Tensor given = TransposedLinear(x, weights[0]).detach().requires_grad_();
     const at::Tensor made = GeluMlp(x, weights[0], one).detach();
     GeluMlp(given, one, weights[1].detach()).backward(dy);

@@ -19,7 +19,7 @@ constexpr int64_t kHeads = 2;
 
 struct BlockWeights {
   at::Tensor v, k, q, up, gate, down, rms, layer, bias;
-  at::Tensor wide, narrow, wide_bias, narrow_bias;  // Of GPT-2's MLP.
+  at::Tensor wide, narrow, wide_bias, narrow_bias;  // The weights of GPT-2's MLP.
 };
 
 // Two blocks that use every kind of fused operation, with weights of their own; no attention.

@@ -34,10 +34,10 @@ using Shapes = std::vector<std::vector<int64_t>>;
 
 struct Case {
   std::string name;
-  std::string range;  // What the kernels' path announces; backward may add "_backward".
-  Shapes shapes;      // Of the leaves.
+  std::string range;  // The profiler range of the kernels' path; backward may add "_backward".
+  Shapes shapes;      // The shapes of the leaves.
   Operation run;
-  int announced;  // How often, forward and backward.
+  int announced;  // How often the range is met, forward and backward.
 };
 
 struct Cases {
@@ -168,7 +168,7 @@ std::vector<Case> All() {
   return std::move(cases.all);
 }
 
-// Of this test alone: the default generator begins anew with each evaluation.
+// Draws from a generator of this test's own: the default one begins anew with each evaluation.
 at::Tensor Random(at::IntArrayRef sizes) {
   static at::Generator generator = at::detail::createCPUGenerator(5);
   return at::randn(sizes, generator, at::TensorOptions().dtype(at::kDouble));
@@ -195,9 +195,9 @@ double Weighted(const Tensors& results, const Tensors& seeds) {
   return sum;
 }
 
-// Of Weighted along `directions`, of fourth order: a step may then be large enough for fp32. Beside
-// the derivative, rounding of values near 1 leaves 2^-24 / kStep = 3e-6, the series kStep^4 = 2e-7
-// times a fifth derivative.
+// The difference quotient of Weighted along `directions`, of fourth order, so that a step may be
+// large enough for fp32. Its errors are 2^-24 / kStep = 3e-6 by rounding of values near 1, and
+// kStep^4 = 2e-7 times a fifth derivative by the series.
 double Difference(const Case& c, const Tensors& leaves, const Tensors& directions,
                   const Tensors& seeds) {
   constexpr double kStep = 0.02;
@@ -263,7 +263,8 @@ TEST(OpsGradcheckTest, AGradientThatIsTwoPercentTooLongIsFound) {
 }
 
 TEST(OpsGradcheckTest, WhatIsCheckedAreTheKernelsBothWays) {
-  // What stands for the kernels where they do not. The loss's range is that of both paths.
+  // ATen's operations that replace the kernels where these do not run. The loss has one range for
+  // both paths.
   const std::set<std::string> fallbacks = {"aten::rms_norm", "aten::layer_norm", "aten::gelu",
                                            "aten::silu",     "aten::dropout",    "aten::logsumexp"};
   for (const Case& c : All()) {

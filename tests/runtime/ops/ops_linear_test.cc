@@ -100,7 +100,7 @@ TEST(MergedLinearTest, KeepsItsInputForWeightsThatTrainAlone) {
       const Tensors biases = {RandomLeaf({16}, at::kFloat), RandomLeaf({8}, at::kFloat),
                               RandomLeaf({8}, at::kFloat)};
       const at::Tensor leaf = RandomLeaf({2, 5, kIn}, at::kFloat);
-      at::Tensor x = leaf * 3;  // Which keeps nothing itself.
+      at::Tensor x = leaf * 3;  // The product by a number keeps no tensor for its backward.
       const auto storage = x.storage().getWeakStorageImpl();
       const at::Tensor y = MergedLinear(x, weights, biases);
       ASSERT_FALSE(storage.expired());
@@ -128,7 +128,7 @@ TEST(MergedLinearTest, NeighboursTakeOneProductEachWay) {
     at::Tensor y = MergedLinear(x, weights);
     EXPECT_EQ(products.Count(), neighbours ? 1 : 3);
     y.sum().backward();
-    // Of the rows, then of all weights at once.
+    // Backward has a product for the gradient of the rows, then one for those of all weights.
     EXPECT_EQ(products.Count(), neighbours ? 1 + 2 : 3 + 2);
   }
 }

@@ -1,4 +1,4 @@
-// What backward computes again: same bits, less memory, in an engine and without one.
+// Recomputation in backward: same bits, less memory, in an engine and without one.
 #include "dtrain/recompute.h"
 
 #include <gmock/gmock.h>
@@ -124,7 +124,8 @@ TEST(RecomputeTest, ParametersGetGradientsThoughNoInputNeedsOne) {
 }
 
 TEST(RecomputeTest, ASegmentsGraphIsNotKept) {
-  // What the segment saves for backward dies with its first run: a tensor that only it holds.
+  // Tensors that the segment saves for backward are freed after its first run; only the test still
+  // holds `inside`.
   at::Tensor inside;
   const at::Tensor x = at::randn({4}).requires_grad_();
   const at::Tensor y = Recompute(

@@ -115,8 +115,8 @@ TEST(TuneBucketsTest, RefusesBoundsThatAreNoneAndTimesOfAnotherLayout) {
               HasSubstr("3 times of readiness for a layout of 4 entries"));
 }
 
-// Whatever the times: within the bounds, the same for the same input, no worse by the estimate than
-// the present size, but for the half percent that a larger size may cost.
+// For any times the size is within the bounds, the same for the same input, and by the estimate no
+// worse than the present one, but for the half percent that a larger size may cost.
 TEST(TuneBucketsTest, RandomTimesGiveASizeWithinTheBoundsThatIsNoWorse) {
   const uint64_t seed = 20261122;
   SCOPED_TRACE(absl::StrCat("seed ", seed));

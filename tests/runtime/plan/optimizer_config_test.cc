@@ -125,6 +125,10 @@ TEST(OptimizerConfigTest, MistakesAreNamed) {
   EXPECT_EQ(ErrorOf(R"({"type": "SGD", "params": {"nesterov": true}})"),
             "run.json:1: optimizer.params.nesterov needs momentum above 0 and dampening 0; got 0 "
             "and 0");
+  EXPECT_THAT(
+      ErrorOf(
+          R"({"type": "SGD", "params": {"nesterov": true, "momentum": 0.9, "dampening": 0.5}})"),
+      HasSubstr("dampening 0; got 0.9 and 0.5"));
   EXPECT_EQ(ErrorOf(R"({"type": "Lamb", "params": {"min_coeff": 3, "max_coeff": 2}})"),
             "run.json:1: optimizer.params.min_coeff 3 is above max_coeff 2");
   EXPECT_THAT(ErrorOf(R"({"param_groups": [{"params": ["a"]}, {"lr": 1}]})"),

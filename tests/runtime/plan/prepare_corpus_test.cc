@@ -90,19 +90,20 @@ TEST_F(PrepareCorpusTest, LeavesOutWhatIsNotWantedText) {
   Write("binary.h", std::string("a\0b", 3));
   Write("latin1.h", "caf\xe9\n");
   Write("empty.h", "");
-  Write("long.h", std::string(3000, 'x'));
+  Write("long.h", std::string(2001, 'x'));
+  Write("longest.h", std::string(2000, 'y'));
   ASSERT_EQ(symlink((in() + "/c.txt").c_str(), (in() + "/link.h").c_str()), 0);
   PrepareOptions options = Options();
   options.extensions = {".h", ""};
   options.file_bytes_max = 2000;
   const absl::StatusOr<PrepareReport> report = PrepareCorpus(options);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->files_found, 8);
+  EXPECT_EQ(report->files_found, 9);
   EXPECT_EQ(report->skipped_not_text, 3);
   EXPECT_EQ(report->skipped_long, 1);
   EXPECT_EQ(report->skipped_equal, 1);
-  EXPECT_EQ(report->train.files + report->validation.files, 3);
-  EXPECT_EQ((Text("train.bin") + Text("val.bin")).size(), 7u + 7u + 9u + 3u);
+  EXPECT_EQ(report->train.files + report->validation.files, 4);
+  EXPECT_EQ((Text("train.bin") + Text("val.bin")).size(), 7u + 7u + 9u + 2000u + 4u);
 }
 
 TEST_F(PrepareCorpusTest, StopsAtTheSizeLimit) {

@@ -18,8 +18,8 @@
 
 namespace dtrain::testing {
 
-// LibTorch's cache of device memory. What ran since it was emptied has left its blocks there, and a
-// graph, whose memory is of a pool of its own, cannot use them.
+// LibTorch's cache of device memory. Operations since it was emptied have left their blocks there,
+// and a graph cannot use them, because its memory comes from a pool of its own.
 struct FakePool {
   int64_t emptied_at = -1;     // FakeCuda::queued() then.
   bool fits_one_pass = false;  // The device has no memory for a micro-batch twice.

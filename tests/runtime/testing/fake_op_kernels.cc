@@ -147,7 +147,7 @@ class FakeMatmul final : public kernels::Matmul {
   const kernels::MatmulProblem p_;
 };
 
-// What the runtime asks for: bf16 or FP8 factors, with strides.
+// Makes the products that the runtime asks for: bf16 or FP8 factors, with strides.
 absl::StatusOr<std::unique_ptr<kernels::Matmul>> CreateFakeMatmul(
     const kernels::MatmulProblem& problem, size_t /*workspace_bytes_max*/) {
   if (const auto plan = kernels::PlanMatmul(problem); !plan.ok()) {

@@ -13,8 +13,8 @@
 namespace dtrain::testing {
 
 // Five steps of a `Net` of seed 5 on one rank's `Source`, of which the third is saved; with
-// `resume` those after the checkpoint alone. What look(engine, net) gives at the end, before the
-// engine goes. REQUIRES: the job's checkpoint.interval is 3.
+// `resume` those after the checkpoint alone. Returns what look(engine, net) gives at the end,
+// before the engine is destroyed. REQUIRES: the job's checkpoint.interval is 3.
 template <typename Net, typename Source, typename Look>
 auto SaveOrResume(Job& job, bool resume, Look look) {
   at::manual_seed(5);

@@ -12,7 +12,7 @@
 namespace cub {
 
 struct DeviceRadixSort {
-  // As CUB's: with `workspace` null, gives its size alone. Bits [begin, end) of a key count.
+  // With `workspace` null only its size is given, as CUB does. Bits [begin, end) of a key count.
   template <class Key, class Value>
   static cudaError_t SortPairs(void* workspace, size_t& workspace_bytes, const Key* keys,
                                Key* sorted_keys, const Value* values, Value* sorted_values,
