@@ -245,13 +245,11 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
 
 absl::Status SaveAttempt::WriteState(RankReport& report) {
   DT_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, source_.StateTensors());
-  return Add(StatePath(exchange_.rank(), exchange_.world_size()), report,
-             [&](const std::string& path) {
-               const auto bytes = [&](size_t i, ByteSink sink) {
-                 return source_.GiveState(i, sink);
-               };
-               return WriteSafetensors(storage_, path, specs, bytes, Access::kOwner);
-             });
+  return Add(
+      StatePath(exchange_.rank(), exchange_.world_size()), report, [&](const std::string& path) {
+        const auto bytes = [&](size_t i, ByteSink sink) { return source_.GiveState(i, sink); };
+        return WriteSafetensors(storage_, path, specs, bytes, Access::kOwner);
+      });
 }
 
 absl::Status SaveAttempt::Add(

@@ -83,8 +83,8 @@ absl::Status HostStrategy::Apply(const StepVerdict& verdict, StepReport& report)
     ++state_.skipped;
     return absl::OkStatus();
   }
-  const UpdateStep step = plan_.StepOf(
-      to_mean * kernels::ClipFactor(report.grad_norm, config.gradient_clipping()));
+  const UpdateStep step =
+      plan_.StepOf(to_mean * kernels::ClipFactor(report.grad_norm, config.gradient_clipping()));
   const ReducedGradient gradient = gradients_.reduced();
   DT_RETURN_IF_ERROR(parts_.rule->Prepare(
       {job_.group(), state_, gradient, plan_.pieces(), step, parts_.stream.get()}));

@@ -183,8 +183,7 @@ absl::StatusOr<Taken> LastStep(RankContext& context, const Way& way, comm::FakeF
 // fake hangs where ranks do not coalesce alike.
 TEST(CoalescedBuckets, AStepTakesACallForEachParameterAndNotForEachBucket) {
   const std::vector<std::vector<std::string>> ways = {
-      {"zero_optimization.stage=1"},
-      {"zero_optimization.stage=1", "cuda_graphs=true"}};
+      {"zero_optimization.stage=1"}, {"zero_optimization.stage=1", "cuda_graphs=true"}};
   for (const std::vector<std::string>& more : ways) {
     SCOPED_TRACE(more.back());
     Way way{.place = Way::Place::kNccl,
