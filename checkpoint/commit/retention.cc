@@ -64,10 +64,10 @@ absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<Ste
 std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified) {
   std::vector<StepId> remove;
-  if (input.keep == 0 || input.lineage.empty()) {
+  if (input.keep.newest == 0 || input.lineage.empty()) {
     return remove;
   }
-  const int keep = std::max(input.keep, kKeepMin);
+  const int keep = std::max(input.keep.newest, kKeepMin);
   const std::vector<StepId> line = OnLineage(input.lineage, input.commits);
   if (line.size() <= static_cast<size_t>(keep)) {
     return remove;
@@ -76,7 +76,8 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
   for (const StepId& id : line) {
     if (kept < keep) {
       kept += verified(id) ? 1 : 0;
-    } else if (id != input.resumed_from) {
+    } else if (id != input.resumed_from &&
+               (input.keep.every == 0 || id.step % input.keep.every != 0)) {
       remove.push_back(id);
     }
   }
@@ -94,8 +95,8 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
   return remove;
 }
 
-absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
-                     std::set<StepId>& verified) {
+absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
+                     std::optional<StepId> resumed_from, std::set<StepId>& verified) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   RetentionInput input;
   // If a record is damaged, it is not known where its epoch resumed, nor what can be removed.

@@ -17,10 +17,15 @@ namespace dtrain::checkpoint {
 
 inline constexpr int kKeepMin = 2;  // Never fewer verified checkpoints than this.
 
+struct Retention {
+  int newest = 3;     // Number of newest checkpoints to keep, at least kKeepMin; 0: all.
+  int64_t every = 0;  // Checkpoints of its multiples stay for good; 0: none do.
+};
+
 struct RetentionInput {
   std::vector<LineageSegment> lineage;
   std::vector<StepId> commits;
-  int keep = 3;                        // Number of checkpoints to keep; 0: all.
+  Retention keep;
   std::optional<StepId> resumed_from;  // This checkpoint is never removed.
   int64_t own_epoch = 0;
 };
@@ -38,7 +43,7 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
 // `current` is this attempt's save that is under way, or its last: its folder stays. Every other
 // folder without a manifest, of this epoch or an older one, belongs to a save that has ended.
 // REQUIRES: all ranks of the attempt have ended their earlier saves; no newer attempt was seen.
-absl::Status Collect(Storage& storage, StepId current, int keep, std::optional<StepId> resumed_from,
-                     std::set<StepId>& verified);
+absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
+                     std::optional<StepId> resumed_from, std::set<StepId>& verified);
 
 }  // namespace dtrain::checkpoint

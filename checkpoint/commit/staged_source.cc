@@ -96,8 +96,10 @@ void StagedSource::Close() {
       Drop(segment);
     }
   }
+  writes_live_ = false;  // A sink that threw an exception has not returned.
   changed_.notify_all();
   changed_.wait(lock, [this] { return live_ == 0; });
+  copies_.clear();
 }
 
 bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {

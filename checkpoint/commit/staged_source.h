@@ -4,9 +4,9 @@
 // it is copied into a block of the staging pool, or written straight from where it lies. The
 // thread that writes copies ahead as far as the pool reaches. If an update comes earlier, the
 // thread that trains copies along and waits until nothing is live (LetUpdate). With a pool as large
-// as the stream it waits for copies alone; with a smaller one also for the storage, and memory
-// never exceeds the pool. Bytes that do not stay until the next update are copied when the
-// StagedSource is made, beside the pool.
+// as the stream it waits for copies alone; with a smaller one also for the storage, and the copies
+// of the stream never exceed the pool. Bytes that do not stay until the next update are copied when
+// the StagedSource is made, beside the pool.
 #pragma once
 
 #include <condition_variable>
@@ -33,6 +33,7 @@ class StagingPool {
   // Null: all are in use.
   std::byte* Take();
   void Return(std::byte* block) { free_.push_back(block); }
+  uint64_t bytes_max() const { return blocks_max_ * kSegmentBytes; }
   // Bytes of the blocks that were ever in use at once.
   uint64_t bytes() const { return blocks_.size() * kSegmentBytes; }
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "checkpoint/commit/epoch.h"
+#include "checkpoint/commit/retention.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/state_source.h"
@@ -33,7 +34,7 @@ struct DurableEvent {
 
 struct WriterOptions {
   EpochRecord epoch;                          // This attempt's record, the same on all ranks.
-  int keep = 3;                               // Verified checkpoints kept, at least 2; 0: all.
+  Retention keep;                             // Which verified checkpoints stay.
   uint64_t shard_bytes_max = 50'000'000'000;  // Limit on one file in model/.
   bool verify_after_write = false;            // Re-read from the medium before the commit.
   absl::Duration exchange_timeout = absl::Minutes(10);  // Time for one gather or broadcast.

@@ -53,6 +53,7 @@ class FaultyFileSystem final : public FileSystem {
   absl::Status Unlink(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<std::vector<Storage::Entry>> List(const std::string& path) override;
+  std::optional<uint64_t> FreeBytes() override { return inner_.FreeBytes(); }
   std::string DisplayName(const std::string& path) const override {
     return inner_.DisplayName(path);
   }

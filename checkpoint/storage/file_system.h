@@ -46,6 +46,9 @@ class FileSystem {
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
   virtual absl::StatusOr<std::vector<Storage::Entry>> List(const std::string& path) = 0;
 
+  // Bytes that this process may still write; none: it cannot be known.
+  virtual std::optional<uint64_t> FreeBytes() { return std::nullopt; }
+
   virtual std::string DisplayName(const std::string& path) const = 0;
 };
 

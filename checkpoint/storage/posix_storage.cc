@@ -144,6 +144,7 @@ class PosixStorage : public Storage {
   absl::Status RemoveDirectory(const std::string& path) override {
     return files_.RemoveDirectory(path);
   }
+  std::optional<uint64_t> FreeBytes() override { return files_.FreeBytes(); }
   std::string DisplayName(const std::string& path) const override {
     return files_.DisplayName(path);
   }

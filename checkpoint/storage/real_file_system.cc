@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -181,6 +182,13 @@ class RealFileSystem final : public FileSystem {
     std::sort(entries.begin(), entries.end(),
               [](const auto& a, const auto& b) { return a.name < b.name; });
     return entries;
+  }
+
+  std::optional<uint64_t> FreeBytes() override {
+    struct statvfs facts = {};
+    return fstatvfs(root_.get(), &facts) == 0
+               ? std::optional(static_cast<uint64_t>(facts.f_bavail) * facts.f_frsize)
+               : std::nullopt;
   }
 
   std::string DisplayName(const std::string& path) const override {

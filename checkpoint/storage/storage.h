@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,9 @@ class Storage {
   virtual absl::Status RemoveFile(const std::string& path) = 0;
   // Removes an empty folder.
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
+
+  // Bytes that this process may still write; none: unknown, or without a limit.
+  virtual std::optional<uint64_t> FreeBytes() { return std::nullopt; }
 
   // `path` in the form for people and messages: "/data/run1/checkpoints/latest".
   virtual std::string DisplayName(const std::string& path) const = 0;

@@ -301,6 +301,7 @@ absl::Status NcclGroup::Admit(size_t calls, Deadline deadline) {
 }
 
 absl::Status NcclGroup::Prepare(const Call& call, uint64_t before, NcclPending* pending) {
+  DT_RETURN_IF_ERROR(watchdog_->TakeEvents(&pending->start, &pending->end));
   pending->work = std::make_shared<NcclWork>(watchdog_->waiters());
   FlightCall flight = call.flight;
   flight.peer = call.peer;
@@ -310,7 +311,7 @@ absl::Status NcclGroup::Prepare(const Call& call, uint64_t before, NcclPending* 
   pending->header = flight.header;
   pending->what = call.what;
   pending->peer = call.peer;
-  return watchdog_->TakeEvents(&pending->start, &pending->end);
+  return absl::OkStatus();
 }
 
 // Half a collective may be on the stream: the ranks no longer agree on the order.

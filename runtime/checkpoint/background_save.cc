@@ -1,29 +1,90 @@
 #include "runtime/checkpoint/background_save.h"
 
+#include <array>
+#include <chrono>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "base/check.h"
+#include "base/status.h"
+#include "runtime/checkpoint/group_exchange.h"
+#include "runtime/checkpoint/staging_memory.h"
+#include "runtime/job/job_state.h"
+#include "runtime/model/phase.h"
 
 namespace dtrain {
+namespace {
 
-BackgroundSave::BackgroundSave(checkpoint::Writer& writer, checkpoint::Exchange& exchange,
-                               uint64_t staging_bytes)
-    : writer_(writer),
-      exchange_(exchange),
-      pool_(staging_bytes),
-      worker_({.name = "dtrain-save", .queue_capacity = 1, .low_priority = true}) {}
-
-BackgroundSave::~BackgroundSave() { Wait(); }
-
-void BackgroundSave::Start(int64_t step, EngineSnapshot snapshot) {
-  DT_CHECK(!running()) << "one save at a time";
-  source_ = std::make_shared<checkpoint::StagedSource>(std::move(snapshot.source), pool_);
-  keep_ = std::move(snapshot.keep);
-  worker_.Submit([this, step, source = source_] { Run(step, *source); });
+// The votes of all ranks: each number is the largest that a rank gave.
+template <size_t N>
+absl::Status Vote(comm::Group& group, std::array<int32_t, N>& votes, const char* name) {
+  DT_ASSIGN_OR_RETURN(const comm::Work work,
+                      group.AllReduce({votes.data(), sizeof(votes), DType::kInt32, {}},
+                                      comm::ReduceOp::kMax, {.name = name, .caller_waits = true}));
+  return work.Wait();
 }
 
-void BackgroundSave::Run(int64_t step, checkpoint::StagedSource& source) {
+// How long a rank that ends waits for a peer's part of a save that is under way.
+constexpr std::chrono::seconds kEndWait{60};
+
+}  // namespace
+
+absl::StatusOr<bool> OnAnyRank(comm::Group& group, bool mine, const char* name) {
+  std::array<int32_t, 1> votes = {mine ? 1 : 0};
+  DT_RETURN_IF_ERROR(Vote(group, votes, name));
+  return votes[0] != 0;
+}
+
+BackgroundSave::BackgroundSave(Job& job)
+    : job_(job), worker_({.name = "dtrain-save", .queue_capacity = 1, .low_priority = true}) {}
+
+absl::StatusOr<bool> BackgroundSave::Prepare() {
+  std::array<int32_t, 2> votes = {running() ? 1 : 0, suspect_ || exchange_ == nullptr ? 1 : 0};
+  DT_RETURN_IF_ERROR(Vote(job_.group(), votes, "a save is under way"));
+  if (votes[0] != 0) {
+    return false;
+  }
+  if (votes[1] != 0) {
+    DT_RETURN_IF_ERROR(MakeExchange());
+  }
+  return true;
+}
+
+absl::Status BackgroundSave::MakeExchange() {
+  suspect_ = false;
+  if (job_.world_size() == 1) {
+    exchange_ = std::make_unique<checkpoint::AloneExchange>();
+    return absl::OkStatus();
+  }
+  exchange_.reset();
+  DT_ASSIGN_OR_RETURN(
+      group_, comm::SplitHostGroup(job_.group(), job_.state().store, /*color=*/0, job_.rank()));
+  exchange_ = std::make_unique<GroupExchange>(*group_);
+  return absl::OkStatus();
+}
+
+void BackgroundSave::Guard(EngineState& engine) {
+  engine.before_update = [weak = weak_from_this()](bool together) {
+    const auto save = weak.lock();  // The engine may outlive it.
+    return save != nullptr ? save->LetUpdate(together) : absl::OkStatus();
+  };
+}
+
+void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot) {
+  DT_CHECK(!running() && exchange_ != nullptr) << "Prepare has not returned true";
+  const uint64_t bytes = StagingBytes(job_, checkpoint::LiveBytes(snapshot.source));
+  if (pool_ == nullptr || pool_->bytes_max() < bytes) {
+    pool_ = std::make_unique<checkpoint::StagingPool>(bytes);
+  }
+  source_ = std::make_shared<checkpoint::StagedSource>(std::move(snapshot.source), *pool_);
+  ranks_part_ = job_.world_size() > 1;
+  worker_.Submit([this, step, &writer, source = source_, keep = std::move(snapshot.keep)] {
+    Run(step, writer, *source);
+  });
+}
+
+void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer,
+                         checkpoint::StagedSource& source) {
   checkpoint::SaveReport report;
   report.id.step = step;
   report.status = absl::InternalError("the thread that saves met an exception");
@@ -37,13 +98,21 @@ void BackgroundSave::Run(int64_t step, checkpoint::StagedSource& source) {
     ended_.notify_all();
   };
   source.CopyAhead();
-  report = writer_.Save(step, source, exchange_);
+  report = writer.Save(step, source, *exchange_);
 }
 
-void BackgroundSave::LetUpdate() {
+absl::Status BackgroundSave::LetUpdate(bool together) {
+  if (!running() && !ranks_part_) {
+    return absl::OkStatus();
+  }
+  const ScopedPhase phase("dtrain::checkpoint", blocked_s_);
   if (running()) {
     source_->LetUpdate();
   }
+  if (!together || !std::exchange(ranks_part_, false)) {
+    return absl::OkStatus();
+  }
+  return job_.group().Barrier(Deadline::After(absl::Seconds(job_.config().comm_timeout_seconds())));
 }
 
 std::optional<checkpoint::SaveReport> BackgroundSave::Take() {
@@ -60,15 +129,21 @@ std::optional<checkpoint::SaveReport> BackgroundSave::Wait() {
   return End();
 }
 
-checkpoint::SaveReport BackgroundSave::End() {
-  checkpoint::SaveReport report = *std::move(report_);
-  report_.reset();
-  source_.reset();
-  keep_.clear();
-  const absl::Status status = worker_.status();
-  if (!report.durable() && !status.ok()) {
-    report.status = status;
+std::optional<checkpoint::SaveReport> BackgroundSave::WaitToEnd() {
+  if (running() && group_ != nullptr) {
+    std::unique_lock lock(mutex_);
+    if (!ended_.wait_for(lock, kEndWait, [this] { return report_.has_value(); })) {
+      group_->Abort("this rank ends");
+    }
   }
+  return Wait();
+}
+
+checkpoint::SaveReport BackgroundSave::End() {
+  checkpoint::SaveReport report = *std::exchange(report_, std::nullopt);
+  source_.reset();
+  // A disk that failed leaves the group whole; a new one costs little.
+  suspect_ = !report.durable();
   return report;
 }
 

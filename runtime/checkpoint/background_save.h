@@ -1,5 +1,7 @@
-// Saves a snapshot while training goes on: one save at a time, written by a thread of its own from
-// a copy that is made on the way (checkpoint/commit/staged_source.h).
+// Saves snapshots while training goes on (checkpoint.async): one at a time, each written by a
+// thread of its own from a copy that is made on the way (checkpoint/commit/staged_source.h). The
+// ranks' saves talk over a group of their own, since their calls do not come in the order of
+// training's.
 //
 // For the thread that trains, which makes the same calls on every rank; only when a save ends, each
 // rank learns by itself.
@@ -10,51 +12,71 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
-#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/threads/worker.h"
 #include "checkpoint/commit/staged_source.h"
 #include "checkpoint/commit/writer.h"
 #include "checkpoint/exchange.h"
+#include "comm/group.h"
+#include "dtrain/job.h"
 #include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 
-class BackgroundSave {
+// Collective: whether `mine` is true on any rank. `name` is shown in reports.
+absl::StatusOr<bool> OnAnyRank(comm::Group& group, bool mine, const char* name);
+
+class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
  public:
-  // `exchange` is for saves alone: its calls do not come in the order of training's. REQUIRES: both
-  // outlive this object, and nobody else uses `writer` while a save runs.
-  BackgroundSave(checkpoint::Writer& writer, checkpoint::Exchange& exchange,
-                 uint64_t staging_bytes);
+  // REQUIRES: `job` outlives this object.
+  explicit BackgroundSave(Job& job);
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
-  // Waits for a save under way.
-  ~BackgroundSave();
+  ~BackgroundSave() { WaitToEnd(); }
 
-  // From Start until Take or Wait has given its report.
-  bool running() const { return source_ != nullptr; }
-  // REQUIRES: not running.
-  void Start(int64_t step, EngineSnapshot snapshot);
-  // Returns when an update of the weights changes nothing that still has to be copied.
-  void LetUpdate();
+  // Collective: whether a save may start, because none is under way on any rank. Makes the group of
+  // saves at the first call, and anew after a save that may have broken it.
+  absl::StatusOr<bool> Prepare();
+  // From here on, time in which training stands still counts to the save that Start begins.
+  void BeginBlocking() { blocked_s_ = 0; }
+  double& blocked_s() { return blocked_s_; }
+  // Weights and states of `engine` do not change before a save has copied what it needs.
+  void Guard(EngineState& engine);
+  // REQUIRES: Prepare has returned true on all ranks, which all call this; `writer` is used by
+  // nobody else until the save has ended.
+  void Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot);
   // The report of the save, if it has ended. Does not wait.
   std::optional<checkpoint::SaveReport> Take();
-  // The same, and waits; nothing if none was running.
+  // The same, and waits; nothing if none was under way.
   std::optional<checkpoint::SaveReport> Wait();
+  // For a rank that ends: waits for a bounded time, then ends the group of saves.
+  std::optional<checkpoint::SaveReport> WaitToEnd();
 
  private:
-  void Run(int64_t step, checkpoint::StagedSource& source);
+  // From Start until Take or Wait has given its report.
+  bool running() const { return source_ != nullptr; }
+  // Returns when an update changes nothing that still has to be copied. `together`: all ranks call
+  // it in one step, and leave it together the first time after Start. One whose storage is slow
+  // would else be late for the next collective, by more than that allows.
+  absl::Status LetUpdate(bool together);
+  absl::Status MakeExchange();
+  void Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source);
   checkpoint::SaveReport End();
 
-  checkpoint::Writer& writer_;
-  checkpoint::Exchange& exchange_;
-  checkpoint::StagingPool pool_;
-  std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save runs.
-  std::vector<at::Tensor> keep_;                      // The tensors that the snapshot owns.
+  Job& job_;
+  std::unique_ptr<comm::Group> group_;  // Of saves; null when this rank is alone.
+  std::unique_ptr<checkpoint::Exchange> exchange_;
+  std::unique_ptr<checkpoint::StagingPool> pool_;
+  std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save is under way.
+  bool ranks_part_ = false;  // Ranks may leave the next LetUpdate at different times.
+  bool suspect_ = false;     // The last save ended in a way that may have broken its group.
+  double blocked_s_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::optional<checkpoint::SaveReport> report_;  // The report of a save that has ended.
+  std::optional<checkpoint::SaveReport> report_;  // Of a save that has ended.
   Worker worker_;                                 // Ends first.
 };
 

@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/known_save.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/staging_memory.h"
+#include "runtime/checkpoint/storage_room.h"
 #include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/job/job_state.h"
 #include "runtime/model/phase.h"
@@ -64,17 +65,15 @@ struct Checkpointer::State {
   std::vector<NamedTensor> tensors;  // By TrackedName.
   bool tensors_checked = false;      // They are the same on every rank.
   int64_t saved_step = -1;
-  int64_t started_step = -1;  // The last one whose save began in the background.
-  absl::Status misuse;        // The first wrong Track().
-  // checkpoint.async, from the first such save on. Saves in the background have a group of their
-  // own, null when the rank is alone.
-  std::unique_ptr<comm::Group> save_group;
-  std::unique_ptr<checkpoint::Exchange> save_exchange;
-  std::unique_ptr<BackgroundSave> background;
-  double blocked_s = 0;       // How long the save under way has held training up.
-  int64_t skipped_saves = 0;  // Came due while another one was under way.
+  int64_t started_step = -1;                   // The last one whose save began in the background.
+  absl::Status misuse;                         // The first wrong Track().
+  std::shared_ptr<BackgroundSave> background;  // Null without checkpoint.async.
+  int64_t skipped_saves = 0;                   // Came due while another one was under way.
 
-  explicit State(Job& j) : job(j), exchange(j.group()) {}
+  explicit State(Job& j)
+      : job(j),
+        exchange(j.group()),
+        background(j.config().checkpoint_async() ? std::make_shared<BackgroundSave>(j) : nullptr) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
@@ -98,17 +97,18 @@ struct Checkpointer::State {
   checkpoint::SaveReport Write(int64_t step);
   // Saves beside training: starts one, or skips it because one is still under way on some rank.
   absl::Status StartSave(int64_t step);
-  absl::Status MakeBackground(const EngineSnapshot& first);
   // Records how a save in the background ended. FailedPrecondition: this job is fenced.
   absl::Status End(const std::optional<checkpoint::SaveReport>& ended);
+  // The same of the save under way, if it has ended, or after waiting for it.
+  absl::Status EndBackground(bool wait);
+  // Collective: whether every rank knows that `step` is saved.
+  absl::StatusOr<bool> IsSaved(int64_t step);
   void Record(const checkpoint::SaveReport& report, double seconds, SaveKind kind);
 };
 
 Checkpointer::State::~State() {
-  for (const auto& [name, engine] : engines) {
-    if (background != nullptr) {
-      engine->state().before_update = nullptr;
-    }
+  if (background != nullptr) {  // A run that fails has this save too.
+    End(background->WaitToEnd()).IgnoreError();
   }
 }
 
@@ -213,7 +213,8 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
                                deadline()));
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
-  options.keep = static_cast<int>(job.config().checkpoint_keep());
+  options.keep = {.newest = static_cast<int>(job.config().checkpoint_keep()),
+                  .every = job.config().checkpoint_keep_every()};
   options.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
   options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
@@ -288,10 +289,16 @@ absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
 
 absl::Status Checkpointer::RestoreLatest() {
   DT_RETURN_IF_ERROR(state_->CheckTracked());
+  DT_RETURN_IF_ERROR(state_->EndBackground(/*wait=*/true));
+  uint64_t bytes = 0;
   for (const auto& [name, engine] : state_->engines) {
     DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
+    bytes += StoredBytes(engine->state());
   }
   DT_RETURN_IF_ERROR(state_->CheckTensors());
+  if (state_->job.rank() == 0) {
+    WarnOfLittleRoom(*state_->storage, bytes);
+  }
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
   return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
 }
@@ -333,54 +340,33 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
   return writer->Save(step, snapshot->source, exchange);
 }
 
-absl::Status Checkpointer::State::MakeBackground(const EngineSnapshot& first) {
-  if (job.world_size() == 1) {
-    save_exchange = std::make_unique<checkpoint::AloneExchange>();
-  } else {
-    DT_ASSIGN_OR_RETURN(save_group, comm::SplitHostGroup(job.group(), job.state().store,
-                                                         /*color=*/0, job.rank()));
-    save_exchange = std::make_unique<GroupExchange>(*save_group);
-  }
-  background = std::make_unique<BackgroundSave>(
-      *writer, *save_exchange, StagingBytes(job, checkpoint::LiveBytes(first.source)));
-  for (const auto& [name, engine] : engines) {
-    engine->state().before_update = [this] {
-      if (background->running()) {
-        const ScopedPhase phase("dtrain::checkpoint", blocked_s);
-        background->LetUpdate();
-      }
-    };
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Checkpointer::State::StartSave(int64_t step) {
-  int32_t busy = background != nullptr && background->running() ? 1 : 0;
-  DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      job.group().AllReduce({&busy, sizeof(busy), DType::kInt32, {}},
-                                            comm::ReduceOp::kMax, {.name = "a save is under way"}));
-  DT_RETURN_IF_ERROR(work.Wait());
-  if (busy != 0) {
+  DT_ASSIGN_OR_RETURN(const bool ready, background->Prepare());
+  if (!ready) {
     ++skipped_saves;
     job.metrics().LogEvent(EventKind::kCheckpoint, step,
                            {{"skipped", true}, {"m", {{"ckpt/skipped", skipped_saves}}}});
     return absl::OkStatus();
   }
-  blocked_s = 0;
-  const ScopedPhase phase("dtrain::checkpoint", blocked_s);
+  background->BeginBlocking();
+  std::optional<ScopedPhase> phase(std::in_place, "dtrain::checkpoint", background->blocked_s());
   absl::StatusOr<EngineSnapshot> snapshot = Take();
-  if (snapshot.ok() && background == nullptr) {
-    DT_RETURN_IF_ERROR(MakeBackground(*snapshot));
-  }
-  if (!snapshot.ok()) {
+  DT_ASSIGN_OR_RETURN(const bool failed,
+                      OnAnyRank(job.group(), !snapshot.ok(), "a snapshot failed"));
+  if (failed) {
+    phase.reset();
     checkpoint::SaveReport report;
-    report.status = snapshot.status();
     report.id.step = step;
-    Record(report, blocked_s, SaveKind::kInStep);
+    report.status = snapshot.ok() ? absl::AbortedError("another rank could not copy its state")
+                                  : snapshot.status();
+    Record(report, background->blocked_s(), SaveKind::kInStep);
     return absl::OkStatus();
   }
+  for (const auto& [name, engine] : engines) {
+    background->Guard(engine->state());
+  }
   started_step = step;
-  background->Start(step, *std::move(snapshot));
+  background->Start(step, *writer, *std::move(snapshot));
   return absl::OkStatus();
 }
 
@@ -388,9 +374,29 @@ absl::Status Checkpointer::State::End(const std::optional<checkpoint::SaveReport
   if (!ended.has_value()) {
     return absl::OkStatus();
   }
-  Record(*ended, blocked_s, SaveKind::kBackground);
+  Record(*ended, background->blocked_s(), SaveKind::kBackground);
   return ended->outcome == checkpoint::SaveOutcome::kFenced ? Fenced(ended->status)
                                                             : absl::OkStatus();
+}
+
+absl::Status Checkpointer::State::EndBackground(bool wait) {
+  if (background == nullptr) {
+    return absl::OkStatus();
+  }
+  if (wait) {
+    job.Beat("save", engines[0].second->step());
+  }
+  return End(wait ? background->Wait() : background->Take());
+}
+
+// A rank may not have heard how a save in the background ended.
+absl::StatusOr<bool> Checkpointer::State::IsSaved(int64_t step) {
+  const bool mine = saved_step == step;
+  if (background == nullptr) {
+    return mine;
+  }
+  DT_ASSIGN_OR_RETURN(const bool lacking, OnAnyRank(job.group(), !mine, "a step is not saved"));
+  return !lacking;
 }
 
 // `seconds`: how long training stood still.
@@ -426,9 +432,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   const bool stopping = state.job.stop_agreed();
   const bool due = interval > 0 && step % interval == 0;
   DT_RETURN_IF_ERROR(state.CheckTracked());
-  if (state.background != nullptr) {
-    DT_RETURN_IF_ERROR(state.End(stopping ? state.background->Wait() : state.background->Take()));
-  }
+  DT_RETURN_IF_ERROR(state.EndBackground(stopping));
   if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
     return absl::OkStatus();
   }
@@ -437,11 +441,12 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (state.writer == nullptr) {
     DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
   }
-  if (state.job.config().checkpoint_async() && !stopping) {
+  if (state.background != nullptr && !stopping) {
     return step == state.started_step ? absl::OkStatus() : state.StartSave(step);
   }
   absl::Status saved;
-  if (state.saved_step != step) {
+  DT_ASSIGN_OR_RETURN(const bool is_saved, state.IsSaved(step));
+  if (!is_saved) {
     const checkpoint::SaveReport report =
         state.Save(step, stopping ? SaveKind::kAtEnd : SaveKind::kInStep);
     if (report.outcome == checkpoint::SaveOutcome::kFenced) {
@@ -466,11 +471,10 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
 absl::Status Checkpointer::Finish() {
   State& state = *state_;
   DT_RETURN_IF_ERROR(state.CheckTracked());
-  if (state.background != nullptr) {
-    DT_RETURN_IF_ERROR(state.End(state.background->Wait()));
-  }
+  DT_RETURN_IF_ERROR(state.EndBackground(/*wait=*/true));
   const int64_t step = state.engines[0].second->step();
-  if (step != state.saved_step && step > 0) {
+  DT_ASSIGN_OR_RETURN(const bool is_saved, state.IsSaved(step));
+  if (!is_saved && step > 0) {
     DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
     DT_RETURN_IF_ERROR(state.CheckTensors());
     if (state.writer == nullptr) {

@@ -356,6 +356,17 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   return snapshot;
 }
 
+uint64_t StoredBytes(const EngineState& state) {
+  uint64_t bytes = 0;
+  for (const StoredTensor& item : StoredTensors(state)) {
+    bytes += item.tensor.nbytes();
+  }
+  for (const auto& [name, tensor] : UpdateState(state)) {
+    bytes += static_cast<uint64_t>(state.flat->layout().total_elements()) * tensor.itemsize();
+  }
+  return bytes;
+}
+
 void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all) {
   const auto append = [](auto& from, auto& to) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));

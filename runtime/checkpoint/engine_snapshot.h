@@ -13,6 +13,7 @@
 // front, and their records stand below "engines". `name` is empty for the first.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ struct EngineSnapshot {
 // Collective at ZeRO stage 3, where weights are gathered one by one.
 absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
                                             const std::string& name);
+// The size of a checkpoint's tensors of this engine, in the files of all ranks together.
+uint64_t StoredBytes(const EngineState& state);
 // Adds what another engine, `name`, gave.
 void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
 

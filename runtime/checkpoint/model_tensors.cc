@@ -90,10 +90,12 @@ std::vector<StoredTensor> StoredTensors(const EngineState& state, const PublicNa
   const auto& frozen = with_frozen ? state.flat->frozen() : none;
   for (const NamedTensor& item : frozen) {
     all.push_back(Named(public_name, item.name, item.tensor));
+    all.back().is_updated = false;
   }
   for (const NamedTensor& item : state.flat->module_buffers()) {
     all.push_back(Named(public_name, item.name, item.tensor));
     all.back().is_buffer = true;
+    all.back().is_updated = false;
   }
   return all;
 }
@@ -183,7 +185,7 @@ absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
           passes(item) ? copies.Copy(item.tensor) : OnHost(item.tensor, snapshot);
       snapshot.keep.push_back(kept);
       const auto changes =
-          item.is_buffer ? checkpoint::BytesStay::kUntilStep : checkpoint::BytesStay::kUntilUpdate;
+          item.is_updated ? checkpoint::BytesStay::kUntilUpdate : checkpoint::BytesStay::kUntilStep;
       snapshot.source.model.push_back({{prefix + item.name, *dtype, kept.sizes().vec()},
                                        BytesOf(kept),
                                        StayOf(item.tensor, kept, changes)});

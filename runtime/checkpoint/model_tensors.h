@@ -44,6 +44,7 @@ struct StoredTensor {
   };
   std::optional<Shared> shared = {};
   bool is_buffer = false;  // Ranks may have others; rank 0's count.
+  bool is_updated = true;  // Only updates change it; else the program may at any time.
 };
 // Everything that model/ holds, in one order on every rank.
 std::vector<StoredTensor> StoredTensors(const EngineState& state);

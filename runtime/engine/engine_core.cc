@@ -342,7 +342,7 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
   DT_RETURN_IF_ERROR(SettleBuffers(verdict));
   DT_RETURN_IF_ERROR(strategy_->Prepare(verdict));
   if (state_.before_update) {
-    state_.before_update();
+    DT_RETURN_IF_ERROR(state_.before_update(/*together=*/true));
   }
   if (absl::Status updated = strategy_->Update(verdict, step_.report); !updated.ok()) {
     health_.Tear(updated);
@@ -469,7 +469,7 @@ absl::Status EngineCore::WithParameters(absl::FunctionRef<void()> function) {
   DT_RETURN_IF_ERROR(CheckIdle());
   DropWeightCodes();  // The function may write by any means.
   if (state_.before_update) {
-    state_.before_update();
+    DT_RETURN_IF_ERROR(state_.before_update(/*together=*/false));
   }
   with_parameters_ = true;
   const absl::Cleanup over = [this] { with_parameters_ = false; };

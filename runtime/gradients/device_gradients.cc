@@ -193,6 +193,9 @@ comm::CollectiveOptions DeviceGradients::OptionsOf(size_t index) const {
 
 // Works are not kept: errors are the group's, and the stream orders what follows.
 absl::Status DeviceGradients::ReduceCoalesced() {
+  if (coalesced_.empty()) {
+    return absl::OkStatus();
+  }
   const std::vector<size_t> places = std::exchange(coalesced_, {});
   std::vector<comm::ReduceScatterCall> calls;
   for (const size_t place : places) {

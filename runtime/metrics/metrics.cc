@@ -220,7 +220,10 @@ void Metrics::LogEvent(EventKind kind, int64_t step, const Json& details) {
   std::lock_guard lock(state_->mutex);
   state_->CompleteLate(/*wait=*/false);
   plan::MetricsRecord record = state_->Record(RecordKind(kind));
-  record.step = step == kCurrentStep ? record.step : step;
+  if (step != kCurrentStep && record.step > 0) {
+    record.samples = record.samples / record.step * step;
+    record.step = step;
+  }
   record.details = details;
   state_->Append(record);
   state_->Show(record);

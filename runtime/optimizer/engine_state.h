@@ -74,9 +74,9 @@ class EngineState {
   // Why a device did not say how its last step ended, or its weights did not come: then nothing
   // here may be saved.
   absl::Status settled;
-  // Called before weights and states change. Null: nobody reads them meanwhile, as a save in the
-  // background does.
-  std::function<void()> before_update;
+  // Called before weights and states change, by all ranks `together` in a step, or by one rank
+  // alone. Null: nobody reads them meanwhile, as a save in the background does.
+  std::function<absl::Status(bool together)> before_update;
 
   // The sets of parameters that are gathered: none below stage 3.
   std::vector<LiveParameters*> lives() const {

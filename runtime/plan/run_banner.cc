@@ -122,6 +122,9 @@ std::string Checkpoints(const Config& config, const RunFacts& facts) {
                          : std::string("at the end");
   if (const int64_t keep = config.checkpoint_keep(); keep > 0) {
     absl::StrAppend(&text, ", the newest ", keep, " kept");
+    if (const int64_t every = config.checkpoint_keep_every(); every > 0) {
+      absl::StrAppend(&text, " and those of each ", WithThousands(every), " steps");
+    }
   }
   const std::string& dir = config.checkpoint_dir();
   return absl::StrCat(text, ", in ", dir.empty() ? facts.run_dir + "/checkpoints" : dir);

@@ -457,7 +457,7 @@ TEST(FaultTest, AKilledSaveDoesNotStopTheNextAttemptsSavesOnANearlyFullDisk) {
     ASSERT_TRUE(files.ok());
     const auto calm = MakePosixStorage(**files);
     WriterOptions options = OptionsFor(Begin(*calm, 1));
-    options.keep = kOld;
+    options.keep.newest = kOld;
     const uint64_t before = disk.free_bytes();
     for (int64_t step = 1; step <= kOld; ++step) {
       ASSERT_TRUE(SaveOnRanks(*calm, options, 1, step, kScale)[0].durable());

@@ -78,7 +78,7 @@ RetentionInput Input(std::vector<StepId> commits, int keep) {
   RetentionInput input;
   input.lineage = {{3, kStepMax}, {2, 10}};
   input.commits = std::move(commits);
-  input.keep = keep;
+  input.keep.newest = keep;
   input.resumed_from = StepId{2, 10};
   input.own_epoch = 3;
   return input;
@@ -118,6 +118,16 @@ TEST(RetentionTest, WhatIsBesideTheLineGoesFromItsOldestEpochOnButNotItsSource) 
   input.resumed_from = std::nullopt;
   EXPECT_THAT(CommitsToRemove(input, kAllGood),
               ElementsAre(StepId{2, 99}, StepId{3, 12}, StepId{4, 1}));
+}
+
+TEST(RetentionTest, MultiplesOfANumberOfStepsStayForGood) {
+  RetentionInput input = Input({{3, 15}, {3, 14}, {3, 13}, {3, 12}, {2, 10}, {2, 9}, {2, 5}}, 2);
+  input.keep.every = 5;
+  EXPECT_THAT(CommitsToRemove(input, kAllGood),
+              ElementsAre(StepId{2, 9}, StepId{3, 12}, StepId{3, 13}));
+  input.keep.every = 4;
+  EXPECT_THAT(CommitsToRemove(input, kAllGood),
+              ElementsAre(StepId{2, 5}, StepId{2, 9}, StepId{3, 13}));
 }
 
 TEST(RetentionTest, ZeroKeepsAll) {
@@ -260,7 +270,7 @@ TEST_F(FencingTest, ACheckpointWithADamagedByteDoesNotCountAsKept) {
   content.back() = static_cast<char>(content.back() ^ 1);
   ASSERT_TRUE(storage_->Replace(path, content).ok());
   WriterOptions options = OptionsFor(epoch);
-  options.keep = 2;
+  options.keep.newest = 2;
   ASSERT_TRUE(SaveOnRanks(*storage_, options, 1, 3)[0].durable());
   EXPECT_THAT(*ListCheckpoints(*storage_), ElementsAre(StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
 }
@@ -321,7 +331,7 @@ TEST_F(FencingTest, NothingGoesWhereADamagedRecordHidesTheLine) {
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 1)[0].durable());
   WriterOptions options = OptionsFor(Begin(StepId{1, 1}));
   ASSERT_TRUE(storage_->Replace(EpochPath(1), "damaged").ok());
-  options.keep = 2;
+  options.keep.newest = 2;
   AloneExchange alone;
   Writer writer(*storage_, options);
   for (const int64_t step : {2, 3, 4, 5}) {
@@ -336,7 +346,7 @@ TEST_F(FencingTest, TheSourceOfTheResumeStaysHoweverOld) {
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 1)[0].durable());
   ASSERT_TRUE(SaveOnRanks(*storage_, OptionsFor(first), 1, 2)[0].durable());
   WriterOptions options = OptionsFor(Begin(StepId{1, 2}));
-  options.keep = 2;
+  options.keep.newest = 2;
   AloneExchange alone;
   Writer writer(*storage_, options);
   for (const int64_t step : {3, 4, 5}) {
@@ -349,7 +359,7 @@ TEST_F(FencingTest, TheSourceOfTheResumeStaysHoweverOld) {
 
 TEST_F(FencingTest, AWriterKeepsWhatItIsToldToKeep) {
   WriterOptions options = OptionsFor(Begin(std::nullopt));
-  options.keep = 3;
+  options.keep.newest = 3;
   AloneExchange alone;
   Writer writer(*storage_, options);
   for (const int64_t step : {1, 2, 3, 4, 5, 6}) {

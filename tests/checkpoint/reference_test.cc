@@ -66,7 +66,7 @@ TEST(ReferenceTest, ModelsAreByteEqualToTheReferencesAndOpenInIt) {
            *buffers.back()});
     }
     WriterOptions options = OptionsFor(*epoch);
-    options.keep = 0;
+    options.keep.newest = 0;
     options.shard_bytes_max = step % 4 == 0 ? 64 : options.shard_bytes_max;
     const SaveReport report = Writer(**storage, options).Save(step, source, alone);
     ASSERT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;

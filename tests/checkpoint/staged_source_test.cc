@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -173,6 +174,18 @@ TEST_P(StagedSourceTest, ASaveThatIsGivenUpHoldsNobodyUp) {
   next.CopyAhead();
   EXPECT_EQ(ReadAll(next, Order(1)), owner.before);
   EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
+}
+
+TEST_P(StagedSourceTest, AnExceptionWhileItIsWrittenHoldsNobodyUp) {
+  Owner owner(6);
+  StagedSource source(owner.Snapshot(kAllLive), pool_);
+  EXPECT_THROW(
+      source
+          .GiveModel(4, [](absl::Span<const std::byte>) -> absl::Status { throw std::bad_alloc(); })
+          .IgnoreError(),
+      std::bad_alloc);
+  source.Close();
+  source.LetUpdate();
 }
 
 TEST(LiveBytesTest, CountsWhatAnUpdateChanges) {

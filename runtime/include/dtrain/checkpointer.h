@@ -46,6 +46,8 @@ class Checkpointer {
   // named). OK and step 0 when the run never had one. FailedPrecondition: it had one, and none can
   // be used any more (--fresh starts anew). PermissionDenied: one cannot be read.
   absl::Status RestoreLatest();
+  // With checkpoint.async it is written while training goes on. Until the next step has ended,
+  // change weights that train inside Engine::WithParameters only: it waits for what is not copied.
   // Saves when checkpoint.interval says so, or when all ranks agreed to stop: then it saves and
   // returns Cancelled, which ends the program with 130 or 143. FailedPrecondition: another job has
   // taken the run directory. InvalidArgument: the tracked states take more than 960 KiB as JSON.

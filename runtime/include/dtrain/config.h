@@ -241,6 +241,7 @@ class Config {
   // --- Checkpoint.
   int64_t checkpoint_interval() const;        // Steps; 0: only at the end.
   int64_t checkpoint_keep() const;            // Newest checkpoints kept; 0: all.
+  int64_t checkpoint_keep_every() const;      // Those of its multiples stay for good; 0: none.
   bool checkpoint_async() const;              // Saves are written while training goes on.
   int64_t checkpoint_staging_memory() const;  // Bytes a rank for their copies; 0: automatic.
   const std::string& checkpoint_dir() const;  // Empty: RUN_DIR/checkpoints.

@@ -150,6 +150,7 @@ bool Config::data_document_token_starts() const {
 
 int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
 int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
+int64_t Config::checkpoint_keep_every() const { return values_->integer("checkpoint.keep_every"); }
 bool Config::checkpoint_async() const { return values_->boolean("checkpoint.async"); }
 int64_t Config::checkpoint_staging_memory() const {
   return values_->integer("checkpoint.staging_memory");

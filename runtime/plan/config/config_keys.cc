@@ -254,15 +254,21 @@ constexpr ConfigKey kKeys[] = {
      "step."},
     {"checkpoint.keep", KeyType::kInteger, "3", "[0, inf)", KeyUse::kUsed, "", 0,
      "Number of newest checkpoints to keep. 0 keeps all."},
+    {"checkpoint.keep_every", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Keeps for good, beside the newest ones, each checkpoint whose step is a multiple of this "
+     "number. 0 keeps none of them."},
     {"checkpoint.async", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
      "Writes checkpoints while training goes on. A save copies the state ahead of the next update "
      "of the weights, which waits only for what is not copied yet, and a thread of its own writes "
      "the copy. If a save comes due while one is still being written on some rank, it is skipped "
      "and counted. false: training stands still until a checkpoint is complete."},
     {"checkpoint.staging_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Bytes of memory that a rank may use for the copies of checkpoint.async. With fewer than the "
-     "state takes, an update also waits until enough is written. 0 takes as much as the state, but "
-     "at most a quarter of the free memory of the node, divided among its ranks."},
+     "Bytes of memory that a rank may use to copy, for checkpoint.async, the weights and states "
+     "that the next update changes. With fewer than they take, an update also waits until enough "
+     "is "
+     "written. 0 takes as many as they are, but at most a quarter of the free memory of the node, "
+     "divided among its ranks. Copied beside it are module buffers, frozen weights, tracked "
+     "tensors, what stage 3 gathers, and what a GPU holds."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Folder for checkpoints. A relative path starts from the folder in which the run is started. "
      "If it is empty, checkpoints go to checkpoints/ in the run directory."},

@@ -56,8 +56,10 @@ constexpr MetricName kMetrics[] = {
     {"time/eta_s", "s",
      "Expected time to the end of the run: remaining steps times the smoothed time of a step.",
      kRank0, "every step, if the number of steps is known", "progress line"},
-    {"time/checkpoint_s", "s", "Time in which training stood still for a checkpoint.", kAll,
-     "every checkpoint", ""},
+    {"time/checkpoint_s", "s",
+     "Time in which training stood still for a checkpoint. With checkpoint.async it is part of the "
+     "steps' time.",
+     kAll, "every checkpoint", ""},
     {"memory/weights_bytes", "bytes",
      "Weights on this rank (at stage 3 its part of them), frozen weights included.", kAll, kStep,
      ""},

@@ -231,6 +231,41 @@ TEST(StagingMemoryTest, MoreThanThereIsIsRefusedBeforeTheFirstStep) {
   }
 }
 
+// A program that goes back to its last checkpoint, for instance after a spike of the loss.
+TEST(BackgroundSaveRestoreTest, WaitsForTheSaveThatIsUnderWay) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  auto job = *testing::MakeTestJob(
+      {.run_dir = folder.path(),
+       .overrides = {"train_batch_size=36", "checkpoint.interval=2", "checkpoint.async=true"}});
+  testing::Chain model;
+  auto engine = *Engine::Create(*job, model);
+  auto checkpoints = *Checkpointer::Open(*job);
+  checkpoints->Track("engine", *engine);
+  Tokens source;
+  std::vector<double> losses;
+  const auto train_to = [&](int64_t last) -> absl::Status {
+    while (engine->step() < last) {
+      source.call = engine->step();
+      DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, [&](const at::Tensor& tokens) {
+        return Loss(model.Loss(tokens), tokens.size(0));
+      }));
+      losses.push_back(report.loss);
+      DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+    }
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(train_to(2).ok());
+  ASSERT_TRUE(checkpoints->RestoreLatest().ok());
+  EXPECT_EQ(engine->step(), 2);
+  ASSERT_TRUE(train_to(3).ok());
+  ASSERT_TRUE(checkpoints->RestoreLatest().ok());
+  EXPECT_EQ(engine->step(), 2);
+  ASSERT_TRUE(train_to(4).ok());
+  EXPECT_EQ(losses.at(2), losses.at(3)) << "the third step, twice";
+  EXPECT_TRUE(checkpoints->Finish().ok());
+}
+
 // Descriptors, threads and memory stay the same over many saves.
 TEST(BackgroundSaveResourcesTest, StayTheSameOverManySaves) {
   const auto count = [](const char* folder) {

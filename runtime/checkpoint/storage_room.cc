@@ -1,0 +1,21 @@
+#include "runtime/checkpoint/storage_room.h"
+
+#include <optional>
+
+#include "base/console/progress_line.h"
+#include "base/log.h"
+
+namespace dtrain {
+
+void WarnOfLittleRoom(checkpoint::Storage& storage, uint64_t bytes) {
+  const std::optional<uint64_t> free = storage.FreeBytes();
+  if (free.has_value() && *free < bytes) {
+    DT_LOG(Warning) << "a checkpoint takes about " << FormatBytes(static_cast<double>(bytes))
+                    << ", but " << storage.DisplayName("") << " has room for "
+                    << FormatBytes(static_cast<double>(*free))
+                    << ": make room, or set checkpoint.dir to another file system; saves that "
+                       "find none are given up, and training goes on";
+  }
+}
+
+}  // namespace dtrain
