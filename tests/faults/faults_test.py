@@ -221,7 +221,7 @@ class Failures(EndToEnd):
                 file.write(b"x" * max(0, free - 150_000))
             result = self.run_program(self.launch_command(2, run_dir, sets))
             self.assertEqual(max(self.losses(run_dir)), 9, "training went on")
-            self.assertRegex(result.output, r"a checkpoint takes about 1\.\d MB, but \S+ has room for 1\d\d kB")
+            self.assertRegex(result.output, r"a checkpoint takes about 4\d\d kB, but \S+ has room for 1\d\d kB")
             errors = [r["error"] for r in self.records(run_dir) if r["kind"] == "ckpt" and "error" in r]
             self.assertTrue(errors)
             self.assertIn("No space left", errors[0])
