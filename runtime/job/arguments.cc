@@ -13,20 +13,28 @@ namespace {
 constexpr char kAllowed[] =
     "CONFIG.json, --set KEY=VALUE, --run-dir DIR, --fresh, --accept-change KEY, --help";
 
-// Walks over argv; gives the value of "--name=value" or "--name value".
+// Walks over argv; gives the value of "--name=value" or "--name value", which is never empty. An
+// option that follows a name is no value of it.
 class Words {
  public:
   explicit Words(const std::vector<std::string>& words) : words_(words) {}
   bool More() const { return at_ < words_.size(); }
   const std::string& Next() { return words_[at_++]; }
   absl::StatusOr<std::string> Value(const std::string& word, const std::string& name) {
-    if (absl::StartsWith(word, name + "=")) {
-      return word.substr(name.size() + 1);
+    const bool joined = absl::StartsWith(word, name + "=");
+    if (!joined && (!More() || absl::StartsWith(words_[at_], "--"))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " needs a value after it",
+          More() ? absl::StrFormat("; what follows is the option %s (%s=VALUE takes any value)",
+                                   words_[at_], name)
+                 : ""));
     }
-    if (!More()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " needs a value after it"));
+    std::string value = joined ? word.substr(name.size() + 1) : Next();
+    if (value.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has an empty value; give one, or leave ", name, " out"));
     }
-    return Next();
+    return value;
   }
 
  private:
@@ -65,9 +73,10 @@ absl::StatusOr<ProgramArguments> ParseProgramArguments(const std::vector<std::st
       if (word == "--local_rank") {
         DT_RETURN_IF_ERROR(words.Value(word, "--local_rank").status());
       }
-    } else if (absl::StartsWith(word, "-")) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("unknown argument %s; allowed: %s", word, kAllowed));
+    } else if (word.empty() || absl::StartsWith(word, "-")) {
+      return absl::InvalidArgumentError(absl::StrFormat("unknown argument %s; allowed: %s",
+                                                        word.empty() ? "\"\" (an empty one)" : word,
+                                                        kAllowed));
     } else if (!options.config_file.empty()) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "two configuration files, %s and %s; give one and change values by --set KEY=VALUE",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "ATen/Parallel.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
@@ -44,9 +45,12 @@ class CheckpointerTest : public ::testing::Test {
     std::unique_ptr<Engine> engine;
     std::unique_ptr<Checkpointer> checkpoints;
   };
-  std::unique_ptr<Run> Start(const std::string& checkpoint_dir = "") {
+  std::unique_ptr<Run> Start(const std::string& checkpoint_dir = "", bool async = false) {
     auto run = std::make_unique<Run>();
     std::vector<std::string> overrides = {"train_batch_size=1", "checkpoint.interval=1"};
+    if (async) {
+      overrides.emplace_back("checkpoint.async=true");
+    }
     if (!checkpoint_dir.empty()) {
       overrides.push_back("checkpoint.dir=" + checkpoint_dir);
     }
@@ -118,6 +122,23 @@ TEST_F(CheckpointerTest, AJobWhoseRunDirectoryAnotherOneTookEndsForGood) {
   ExpectMisuse(last, "the last step, 3, is not saved: ");
   EXPECT_THAT(std::string(last.message()), HasSubstr("Another job writes to this run directory"));
   EXPECT_TRUE(second->checkpoints->MaybeSave(2).ok()) << "it may go on";
+}
+
+TEST_F(CheckpointerTest, AJobThatSavesInTheBackgroundLearnsThatItsDirectoryIsTaken) {
+  at::set_num_threads(1);
+  const auto saved = [](Run& run, int64_t step) {
+    run.engine->state().step = step;
+    EXPECT_TRUE(run.checkpoints->MaybeSave(step).ok());  // Starts it.
+    return run.checkpoints->Finish();
+  };
+  const auto first = Start("", /*async=*/true);
+  first->checkpoints->Track("engine", *first->engine);
+  EXPECT_TRUE(saved(*first, 1).ok());
+  const auto second = Start("", /*async=*/true);
+  second->checkpoints->Track("engine", *second->engine);
+  EXPECT_TRUE(saved(*second, 1).ok());
+  ExpectMisuse(saved(*first, 2), "Another job writes to this run directory");
+  EXPECT_TRUE(saved(*second, 2).ok()) << "it may go on";
 }
 
 TEST_F(CheckpointerTest, ARunWhoseCheckpointsAreGoneDoesNotBeginAnew) {

@@ -37,5 +37,27 @@ TEST(ArgumentsTest, RefusesByName) {
               HasSubstr("b.json"));
 }
 
+// A variable of a script that is not set, and an option whose value was forgotten.
+TEST(ArgumentsTest, AnEmptyValueIsRefusedAndAnotherOptionIsNoValue) {
+  const auto message = [](const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {"prog", "c.json"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return std::string(ParseProgramArguments(argv).status().message());
+  };
+  for (const std::string name :
+       {"--run-dir", "--set", "--accept-change", "--deepspeed_config", "--local_rank"}) {
+    EXPECT_THAT(message({name, "--fresh"}), HasSubstr(name + " needs a value after it; what "
+                                                             "follows is the option --fresh"));
+    if (name != "--local_rank") {  // Its value does not matter.
+      EXPECT_THAT(message({name + "="}), HasSubstr(name + " has an empty value"));
+    }
+    EXPECT_THAT(message({name, ""}), HasSubstr(name + " has an empty value"));
+  }
+  EXPECT_THAT(message({""}), HasSubstr("unknown argument \"\""));
+  const auto odd = ParseProgramArguments({"prog", "c.json", "--run-dir=--odd"});
+  ASSERT_TRUE(odd.ok()) << odd.status();
+  EXPECT_EQ(odd->options.run_dir, "--odd");
+}
+
 }  // namespace
 }  // namespace dtrain::arguments_test
