@@ -1,8 +1,8 @@
-#include "runtime/gradients/bucket_parts.h"
-
 #include <gtest/gtest.h>
 
 #include <tuple>
+
+#include "runtime/gradients/bucket_parts.h"
 
 namespace dtrain::bucket_shape_test {
 namespace {
