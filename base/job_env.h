@@ -64,6 +64,9 @@ struct JobEnv {
   std::string host_address;  // "": use the address from which this host reaches the store.
   std::string node_id;       // "": use the host name and boot id.
   std::string rdma_device;   // "": the launcher knows none.
+
+  // Ranks that share this node's cores and memory; all of them where the launcher does not say.
+  int ranks_on_node() const { return local_world_size > 0 ? local_world_size : world_size; }
 };
 
 // The environment of this process.

@@ -100,7 +100,7 @@ absl::Status NcclGroup::QueueTogether(absl::Span<const ReduceScatterCall> given,
                                       absl::Span<const NcclPending> all,
                                       absl::FunctionRef<absl::Status(Deadline)> queue) {
   CudaApi& cuda = *seams_.cuda;
-  bool follows = false;  // What the compute stream holds, which is waited for once.
+  bool follows = false;  // The stream waits for the compute stream already: once is enough.
   for (const ReduceScatterCall& call : given) {
     if (call.options.after != nullptr || !follows) {
       DT_RETURN_IF_ERROR(FollowComputeStream(call.options.after));

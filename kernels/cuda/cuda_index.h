@@ -166,11 +166,11 @@ constexpr TileGrid GridOfTiles(int64_t tiles) {
 DT_HOST_DEVICE constexpr int64_t TileDown(int64_t y, int64_t z, int64_t grid_y) {
   return z * grid_y + y;
 }
-// What `thread` reads of the source [rows, columns] for the tile at (down, across).
+// The elements of the source [rows, columns] that `thread` reads for the tile at (down, across).
 DT_HOST_DEVICE constexpr TileSpan TileSource(int64_t down, int64_t across, int thread) {
   return {down * kTransposeTile + thread / 4, across * kTransposeTile + thread % 4 * 16};
 }
-// What `thread` writes of the result [columns, rows] for the same tile.
+// The elements of the result [columns, rows] that `thread` writes for the same tile.
 DT_HOST_DEVICE constexpr TileSpan TileResult(int64_t down, int64_t across, int thread) {
   return {across * kTransposeTile + thread / 4, down * kTransposeTile + thread % 4 * 16};
 }

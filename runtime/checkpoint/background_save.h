@@ -67,7 +67,7 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   checkpoint::SaveReport End();
 
   Job& job_;
-  std::unique_ptr<comm::Group> group_;  // Of saves; null when this rank is alone.
+  std::unique_ptr<comm::Group> group_;  // For the saves' messages; null when this rank is alone.
   std::unique_ptr<checkpoint::Exchange> exchange_;
   std::unique_ptr<checkpoint::StagingPool> pool_;
   std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save is under way.
@@ -76,7 +76,7 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   double blocked_s_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::optional<checkpoint::SaveReport> report_;  // Of a save that has ended.
+  std::optional<checkpoint::SaveReport> report_;  // Set when the save has ended.
   Worker worker_;                                 // Ends first.
 };
 

@@ -9,20 +9,12 @@
 #include "runtime/job/job_state.h"
 
 namespace dtrain {
-namespace {
-
-int RanksOfNode(Job& job) {
-  const int local = job.state().env.local_world_size;
-  return local > 0 ? local : job.world_size();
-}
-
-}  // namespace
-
 uint64_t StagingBytes(Job& job, uint64_t live) {
   if (const int64_t configured = job.config().checkpoint_staging_memory(); configured > 0) {
     return static_cast<uint64_t>(configured);
   }
-  const int64_t free = std::max<int64_t>(0, ReadAvailableMemory().bytes()) / RanksOfNode(job);
+  const int64_t free =
+      std::max<int64_t>(0, ReadAvailableMemory().bytes()) / job.state().env.ranks_on_node();
   const auto quarter = static_cast<uint64_t>(free) / 4;
   const uint64_t segments = (live + checkpoint::kSegmentBytes - 1) / checkpoint::kSegmentBytes;
   return std::min(segments * checkpoint::kSegmentBytes,
@@ -32,7 +24,7 @@ uint64_t StagingBytes(Job& job, uint64_t live) {
 absl::Status CheckStagingMemory(Job& job) {
   const int64_t wanted = job.config().checkpoint_staging_memory();
   const int64_t available = ReadAvailableMemory().bytes();
-  const int ranks = RanksOfNode(job);
+  const int ranks = job.state().env.ranks_on_node();
   if (!job.config().checkpoint_async() || wanted <= available / ranks) {
     return absl::OkStatus();
   }

@@ -26,8 +26,7 @@ namespace dtrain {
 // The sum of squares of the reduced (summed, not averaged) gradient.
 struct GradientSquares {
   double sum = 0;
-  bool of_shard =
-      false;  // Over what this rank owns alone; else over everything, equal on all ranks.
+  bool of_shard = false;  // Over what this rank owns; else over everything, equal on all ranks.
 };
 
 // Where the reduced gradient is: element `flat` of the layout at data[flat], or, when `by_shard`,

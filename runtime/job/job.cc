@@ -136,8 +136,7 @@ absl::Status OpenMetrics(Job::State& state) {
 // Bytes, if the ranks of this machine take equal parts of what it and the cgroup have.
 int64_t MemoryShare(const JobEnv& env) {
   const plan::RankMemory memory = ReadRankMemory();
-  const int ranks = env.local_world_size > 0 ? env.local_world_size : env.world_size;
-  return std::min(memory.machine_available, memory.cgroup_available) / ranks;
+  return std::min(memory.machine_available, memory.cgroup_available) / env.ranks_on_node();
 }
 
 // Before anything starts the threads that a rank has beside LibTorch's.
@@ -153,7 +152,7 @@ void KeepThreadsWithinQuota(const JobEnv& env, const Environment& environment) {
   if (ThreadsAreChosen(environment)) {
     return;
   }
-  const int ranks = env.local_world_size > 0 ? env.local_world_size : env.world_size;
+  const int ranks = env.ranks_on_node();
   const double quota = CpuQuota();
   const int threads = at::get_num_threads();
   const int within = CpusWithin(quota / ranks, threads);

@@ -265,8 +265,8 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.staging_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Bytes of memory that a rank may use to copy, for checkpoint.async, the weights and states "
      "that the next update changes. With fewer than they take, an update also waits until enough "
-     "is "
-     "written. 0 takes as many as they are, but at most a quarter of the free memory of the node, "
+     "is written. 0 takes as many as they are, but at most a quarter of the free memory of the "
+     "node, "
      "divided among its ranks. Copied beside it are module buffers, frozen weights, tracked "
      "tensors, what stage 3 gathers, and what a GPU holds."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,

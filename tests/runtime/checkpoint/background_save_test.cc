@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -24,6 +23,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "base/system/resource_limits.h"
 #include "checkpoint/restore/reader.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "dtrain/checkpointer.h"
@@ -197,7 +197,7 @@ TEST(BackgroundSaveFailureTest, IsRecordedAndTrainingGoesOn) {
          Training training{{"checkpoint.async=true", "checkpoint.interval=4"}};
          if (context.rank == 1) {
            training.after_first_step = [] {
-             std::signal(SIGXFSZ, SIG_IGN);  // As a Job does that reads its environment.
+             EndWithALineAtLimits();  // Every program of dtrain calls it.
              const rlimit small{.rlim_cur = 1000, .rlim_max = RLIM_INFINITY};
              setrlimit(RLIMIT_FSIZE, &small);
            };
