@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 
+import cuda_arithmetic
 import cuda_in_flight
 import cuda_sass
 
@@ -34,7 +35,8 @@ THREADS = {"ColumnsKernel": 512, "AddPartials": 256, "AddInOrder": 1, "ImageKern
 
 Kernel = collections.namedtuple(
     "Kernel",
-    "source function name form arch registers stack local shared threads loads stores shape occupancy in_flight")
+    "source function name form arch registers stack local shared threads loads stores shape occupancy in_flight "
+    "arithmetic")
 
 
 def find_cuobjdump():
@@ -166,12 +168,13 @@ def read_object(cuobjdump, path, architectures):
         threads = bounds.get(function) or THREADS.get(name) or 1024
         shared = own_shared(arch, facts)
         code = codes[arch, function]
+        graph = cuda_sass.Graph(code)
         loads, stores = cuda_sass.widths(code)
         yield Kernel(source, function, f"{name}<{arguments}>" if arguments else name,
                      "wide" if wide_form(arguments) else "other", arch, facts["REG"], facts["STACK"],
                      facts["LOCAL"], shared, threads, dict(loads), dict(stores),
-                     cuda_sass.shape(code), occupancy(threads, facts["REG"], shared, arch),
-                     cuda_in_flight.loaded(code))
+                     cuda_sass.shape(graph), occupancy(threads, facts["REG"], shared, arch),
+                     cuda_in_flight.loaded(code), cuda_arithmetic.of(code, graph))
 
 
 def objects_of(build):
@@ -232,12 +235,13 @@ def main():
               f"{r['loads_128']:6} {r['stores_128']:6}")
     print(f"{len(kernels)} kernels of {len(sources)} sources; theoretical occupancy, worst of a row's "
           "instantiations; compiled, not run on a GPU")
-    print("\nBytes on the way from memory, of norms of 8,192 tokens, and what share of a copy's rate that allows:")
-    print(cuda_in_flight.table(cuda_in_flight.rows(kernels, resident_blocks)))
+    print("\nBytes on the way from memory for each multiprocessor, and the share of a copy's rate that they allow:")
+    in_flight = cuda_in_flight.rows(kernels, resident_blocks)
+    print(cuda_in_flight.table(in_flight))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"bench": "cuda_code", "note": "compiled, not run on a GPU", "rows": rows}, file,
-                      indent=1)
+            json.dump({"bench": "cuda_code", "note": "compiled, not run on a GPU", "rows": rows,
+                       "in_flight": [row._asdict() for row in in_flight]}, file, indent=1)
             file.write("\n")
 
 

@@ -131,9 +131,9 @@ class Graph:
                     over[piece] = new
         return over
 
-    def loops(self):
-        """Sets of pieces, an inner loop before those around it."""
-        bodies = collections.defaultdict(set)
+    def natural_loops(self):
+        """[(its head, its pieces, those of them that jump back)], an inner loop before those around it."""
+        bodies, latches = collections.defaultdict(set), collections.defaultdict(set)
         for piece in self.order:
             for head in self.after[piece] & self.over[piece]:  # A jump back.
                 body, stack = {head}, [piece]
@@ -143,12 +143,12 @@ class Graph:
                         body.add(one)
                         stack += self.before[one]
                 bodies[head] |= body
-        return sorted(bodies.values(), key=len)
+                latches[head].add(piece)
+        return sorted(((head, body, latches[head]) for head, body in bodies.items()), key=lambda loop: len(loop[1]))
 
 
-def shape(code):
+def shape(graph):
     """The Shape of a kernel. ValueError where a jump cannot be followed to an access."""
-    graph = Graph(code)
     narrow, wide = collections.Counter(), collections.Counter()
     for piece, instructions in enumerate(graph.code):
         for _, bits in filter(None, map(access, instructions)):
@@ -158,7 +158,7 @@ def shape(code):
         raise ValueError(f"no jump leads to the access at {graph.code[min(lost)][0].at:#x}")
     beside = {n for n in narrow if any(n in graph.over[w] or w in graph.over[n] for w in wide)}
     loops, looped = [], set()
-    for body in graph.loops():
+    for _, body, _ in graph.natural_loops():
         own = body - looped  # Inner loops came first.
         looped |= body
         counts = [sum(counter[piece] for piece in own) for counter in (wide, narrow)]

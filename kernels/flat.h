@@ -2,8 +2,9 @@
 //
 // Values pass through fp32 and are rounded once, to nearest even; a NaN stays a (quiet) NaN; fp16
 // overflow gives infinity. Large results that nobody reads at once are written past the caches.
-// Same bits on every SIMD variant, thread count, split and on CUDA. Thread-safe on disjoint
-// buffers; no alignment is needed, nothing is allocated, n may be 0.
+// Same bits on every SIMD variant, thread count, split and on CUDA, where a NaN that is rounded or
+// comes out of arithmetic is CUDA's own (cuda_table.h): its sign and payload are not kept.
+// Thread-safe on disjoint buffers; no alignment is needed, nothing is allocated, n may be 0.
 // REQUIRES: dtypes are fp32, bf16 or fp16; buffers do not overlap (dst == src of one dtype is
 // fine).
 #pragma once

@@ -1,7 +1,7 @@
 // The operations of the shared kernel math on a single float, for CUDA and for host code.
 //
 // CUDA files are compiled with --fmad=false, so that a multiply-add is fused only where Fma says so
-// and a GPU gives the bits of the CPU variants.
+// and a GPU gives the bits of the CPU variants, except those of a NaN (cuda_table.h).
 #pragma once
 
 #include <cmath>

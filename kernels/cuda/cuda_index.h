@@ -92,6 +92,23 @@ DT_HOST_DEVICE constexpr int64_t GridElement(int64_t block, unsigned thread, uns
   return (block * threads + thread) * lanes;
 }
 
+// Blocks of at most `threads` threads over rows of `items` pieces: `across` neighbours along a row
+// and, where a row has few pieces, `rows` rows side by side, so that no thread is idle in a block
+// that narrow rows fill. REQUIRES: items > 0.
+struct RowBlock {
+  unsigned across;
+  unsigned rows;
+};
+constexpr RowBlock RowBlockOf(int64_t items, unsigned threads) {
+  const int64_t blocks = GridBlocks(items, threads, 1);
+  const auto across = static_cast<unsigned>((items + blocks - 1) / blocks);
+  return {across, threads / across};
+}
+
+// Threads that share a row of `words` 16-byte words where each thread needs the whole row's result:
+// some neighbours of a warp, or 0 for a block. Each has few words, and few threads have none.
+constexpr int RowTeamOf(int64_t words) { return words <= 16 ? 8 : words <= 128 ? 32 : 0; }
+
 // The elements [from, to) of a range at `offset` of the layout that lie in its b-th norm block; of
 // them [from, whole) in eights, the rest one by one.
 struct NormSpan {

@@ -3,7 +3,8 @@
 //
 // A null table means that no plugin is open. Entries are the functions of the op headers; see there
 // for shapes and errors. Where a header promises the bits of the CPU, it does not promise those of
-// a NaN that arithmetic gives: a GPU's is 0x7fffffff, whatever the NaN that it came from.
+// a NaN that arithmetic gives: a GPU's is 0x7fffffff, whatever the NaN that it came from. One that
+// is rounded to 16 bits is 0x7fff there, and the code of one in FP8 is 0x7f.
 #pragma once
 
 #include "kernels/cuda/device_image.h"

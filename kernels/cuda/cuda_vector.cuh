@@ -25,13 +25,15 @@ template <>
 __device__ inline float Narrow<float>(float x) {
   return x;
 }
-// Rounds as ToBFloat16 of base/numeric/float16.h does. The hardware's conversion takes a pair
-// (NarrowPair); for a single number these integer operations use fewer registers.
+// Rounds as ToBFloat16 of base/numeric/float16.h does, except that every NaN becomes 0x7fff. It is
+// the hardware's conversion: the same in integer operations is near all that a multiprocessor can
+// do of them while memory gives its full rate.
 template <>
 __device__ inline BFloat16 Narrow<BFloat16>(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  return {static_cast<uint16_t>(isnan(x) ? (bits >> 16) | 0x40U : rounded)};
+  const __nv_bfloat16 rounded = __float2bfloat16_rn(x);
+  BFloat16 out;
+  memcpy(&out, &rounded, sizeof(out));
+  return out;
 }
 template <>
 __device__ inline Float16 Narrow<Float16>(float x) {
@@ -130,6 +132,29 @@ __device__ inline void StoreLanesWhole(T* p, const Lanes<kLanes>& x) {
       __stwb(reinterpret_cast<uint4*>(p) + i, pieces.v[i]);
     }
   }
+}
+
+// Stores x, and returns what a load of it would give: each lane as T holds it.
+template <int kLanes, class T>
+__device__ inline Lanes<kLanes> StoreRounded(T* p, const Lanes<kLanes>& x) {
+  T elements[kLanes];
+  if constexpr (kLanes == 1) {
+    elements[0] = Narrow<T>(x.v[0]);
+    *p = elements[0];
+  } else {
+    const Pieces<kLanes, T> pieces = PiecesOf<T>(x);
+#pragma unroll
+    for (int i = 0; i < pieces.kCount; ++i) {
+      reinterpret_cast<uint4*>(p)[i] = pieces.v[i];
+    }
+    memcpy(elements, pieces.v, sizeof(elements));
+  }
+  Lanes<kLanes> rounded;
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) {
+    rounded.v[i] = Widen(elements[i]);
+  }
+  return rounded;
 }
 
 // body.Run<kLanes>(i) handles elements [i, i + kLanes).

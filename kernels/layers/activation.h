@@ -7,8 +7,8 @@
 //   gated: out = act(gate) * up                         (Shazeer 2020, arXiv 2002.05202)
 // Data fp32 or bf16, math in fp32 with an exp within 2 ulp (for bf16 to 3e-6, so that one value in
 // 60,000 is rounded the other way). silu(-infinity) and gelu(-infinity) are NaN, as in torch. Same
-// bits on every SIMD variant, thread count, split and on CUDA. Thread-safe on disjoint buffers;
-// nothing is allocated.
+// bits on every SIMD variant, thread count, split and on CUDA, where a NaN is CUDA's own
+// (cuda_table.h). Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>

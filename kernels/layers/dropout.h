@@ -4,7 +4,7 @@
 // index: the mask is stored nowhere. Backward is the same call on the gradient with the same
 // stream. Data fp32 or bf16, math in fp32, rounded once; a dropped NaN or infinity is 0. Same bits
 // on every SIMD variant, thread count, split and on CUDA, where a NaN that is kept becomes CUDA's
-// own. Thread-safe on disjoint buffers; nothing is allocated.
+// own (cuda_table.h). Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <algorithm>

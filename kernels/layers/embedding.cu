@@ -76,18 +76,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The blocks of blockIdx.y share a row's columns. Each thread adds the row's tokens in order for
-// its own: four tokens of an id that a batch has often are on their way at once.
+// A block is of RowBlockOf's shape, and the blocks of blockIdx.y share the columns of its rows.
+// Each thread adds a row's tokens in order for its columns: four tokens of an id that a batch has
+// often are on their way at once.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kRowThreads)
     RowsKernel(EmbeddingBackwardArgs<T> args, const int32_t* order, const int32_t* starts) {
-  const int64_t row = blockIdx.x;
-  const int32_t begin = starts[row];
-  const int32_t end = row == args.padding_index ? begin : starts[row + 1];
-  const int64_t column = GridElement(blockIdx.y, threadIdx.x, kRowThreads, kLanes);
-  if (column >= args.width) {
+  const int64_t row = GridElement(blockIdx.x, threadIdx.y, blockDim.y, 1);
+  const int64_t column = GridElement(blockIdx.y, threadIdx.x, blockDim.x, kLanes);
+  if (row >= args.vocab || column >= args.width) {
     return;
   }
+  const int32_t begin = starts[row];
+  const int32_t end = row == args.padding_index ? begin : starts[row + 1];
   Lanes<kLanes> sum = {};
   if (begin < end) {
     sum = LoadLanes<kLanes>(args.dy + order[begin] * args.width + column);
@@ -104,6 +105,15 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 unsigned Blocks(int64_t n) { return static_cast<unsigned>(GridBlocks(n, kThreads, 1)); }
+
+template <int kLanes, class T>
+void LaunchRows(const EmbeddingBackwardArgs<T>& args, const int32_t* order, const int32_t* starts,
+                CudaStream stream) {
+  const RowBlock block = RowBlockOf(GridBlocks(args.width, 1, kLanes), kRowThreads);
+  const dim3 grid(static_cast<unsigned>(GridBlocks(args.vocab, block.rows, 1)),
+                  static_cast<unsigned>(GridBlocks(args.width, block.across, kLanes)));
+  RowsKernel<T, kLanes><<<grid, dim3(block.across, block.rows), 0, stream>>>(args, order, starts);
+}
 
 template <class T>
 absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, size_t bytes,
@@ -137,14 +147,10 @@ absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, siz
   }
   StartsKernel<<<Blocks(args.vocab + 1), kThreads, 0, stream>>>(args.tokens, args.vocab, sorted,
                                                                 starts);
-  const auto blocks = [&](int lanes) {
-    return dim3(static_cast<unsigned>(args.vocab),
-                static_cast<unsigned>(GridBlocks(args.width, kRowThreads, lanes)));
-  };
   if (Aligned16(args.dy, args.dweight) && args.width % kWidth == 0) {
-    RowsKernel<T, kWidth><<<blocks(kWidth), kRowThreads, 0, stream>>>(args, order, starts);
+    LaunchRows<kWidth>(args, order, starts, stream);
   } else {
-    RowsKernel<T, 1><<<blocks(1), kRowThreads, 0, stream>>>(args, order, starts);
+    LaunchRows<1>(args, order, starts, stream);
   }
   return LaunchStatus("embedding backward");
 }

@@ -3,8 +3,8 @@
 //
 // Tokens are sorted by id (stably), and each row adds its tokens in order in fp32 and is rounded
 // once: no atomics, and the same bits on every SIMD variant and thread count, whatever other
-// tokens there are. CUDA gives the same bits. Thread-safe on disjoint buffers; the CPU form
-// allocates nothing, the CUDA form takes a workspace.
+// tokens there are. CUDA gives the same bits, except that a NaN is CUDA's own (cuda_table.h).
+// Thread-safe on disjoint buffers; the CPU form allocates nothing, the CUDA form takes a workspace.
 #pragma once
 
 #include <cstddef>

@@ -8,16 +8,17 @@
 namespace dtrain::kernels {
 namespace {
 
-// The row's h at i: x, or x + residual as it is stored.
+// The row's h at i: x, or x + residual as it is stored there.
 template <int kLanes, bool kResidual, class T>
-__device__ Lanes<kLanes> LoadSum(const LayerNormForwardArgs<T>& args, int64_t at) {
+__device__ Lanes<kLanes> MakeSum(const LayerNormForwardArgs<T>& args, int64_t at) {
   Lanes<kLanes> h = LoadLanes<kLanes>(args.x + at);
   if constexpr (kResidual) {
     const Lanes<kLanes> residual = LoadLanes<kLanes>(args.residual + at);
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
-      h.v[lane] = Widen(Narrow<T>(h.v[lane] + residual.v[lane]));
+      h.v[lane] += residual.v[lane];
     }
+    h = StoreRounded(args.sum + at, h);
   }
   return h;
 }
@@ -36,10 +37,7 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
   Lanes<kLanes> kept[R::kKept];
   float sum = 0;
   row.Each([&](int k, int64_t i) {
-    const Lanes<kLanes> h = LoadSum<kLanes, kResidual>(args, start + i);
-    if constexpr (kResidual) {
-      StoreLanes(args.sum + start + i, h);
-    }
+    const Lanes<kLanes> h = MakeSum<kLanes, kResidual>(args, start + i);
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {
       sum += h.v[lane];
@@ -75,9 +73,10 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
 }
 
 // Block b takes the b-th, (b + gridDim)-th, ... of the groups of rows that a block has at once, and
-// writes the weight and bias gradients of those to its row of the workspace.
+// writes the weight and bias gradients of those to its row of the workspace. Two blocks a
+// multiprocessor are enough one by one: for three, ptxas spills on sm_120.
 template <class T, int kLanes, int kSteps, int kTeam, bool kResidual>
-__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
+__global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax, kLanes == 1 ? 2 : 0)
     BackwardKernel(LayerNormBackwardArgs<T> args) {
   using R = Row<kLanes, kSteps, kTeam>;
   __shared__ float scratch[kRowThreadsMax / 32];

@@ -26,10 +26,9 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax)
       const Lanes<kLanes> residual = LoadLanes<kLanes>(args.residual + start + i);
 #pragma unroll
       for (int lane = 0; lane < kLanes; ++lane) {
-        // The backward sees h as it is stored.
-        h.v[lane] = Widen(Narrow<T>(h.v[lane] + residual.v[lane]));
+        h.v[lane] += residual.v[lane];
       }
-      StoreLanes(args.sum + start + i, h);
+      h = StoreRounded(args.sum + start + i, h);  // The backward sees h as it is stored.
     }
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane) {

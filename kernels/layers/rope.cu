@@ -56,13 +56,14 @@ __device__ void TurnPair(const RopeArgs<T>& args, const T* in, T* out, int64_t a
   out[apart] = Narrow<T>(RopeTurn(b, a, cos, s));
 }
 
-// A block has kThreads of a token's pieces; blockIdx.y counts on where a token has more.
+// A block is of RowBlockOf's shape over the pieces of tokens; blockIdx.y counts on where a token
+// has more of them than a block has threads.
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads) Kernel(RopeArgs<T> args, int64_t items) {
   constexpr int kLanes = kAligned ? kWidth : 2;
-  const int64_t token = blockIdx.x;
-  const int64_t item = GridElement(blockIdx.y, threadIdx.x, kThreads, 1);
-  if (item >= items) {
+  const int64_t token = GridElement(blockIdx.x, threadIdx.y, blockDim.y, 1);
+  const int64_t item = GridElement(blockIdx.y, threadIdx.x, blockDim.x, 1);
+  if (token >= args.tokens || item >= items) {
     return;
   }
   const RopePlace place = RopePlaceOf(args, item, kLanes);
@@ -124,12 +125,14 @@ absl::Status Run(const RopeArgs<T>& args, CudaStream stream) {
   if (args.tokens == 0 || items == 0) {
     return absl::OkStatus();
   }
-  const dim3 blocks(static_cast<unsigned>(args.tokens),
-                    static_cast<unsigned>(GridBlocks(items, kThreads, 1)));
+  const RowBlock block = RowBlockOf(items, kThreads);
+  const dim3 threads(block.across, block.rows);
+  const dim3 blocks(static_cast<unsigned>(GridBlocks(args.tokens, block.rows, 1)),
+                    static_cast<unsigned>(GridBlocks(items, block.across, 1)));
   if (whole) {
-    Kernel<T, true><<<blocks, kThreads, 0, stream>>>(args, items);
+    Kernel<T, true><<<blocks, threads, 0, stream>>>(args, items);
   } else {
-    Kernel<T, false><<<blocks, kThreads, 0, stream>>>(args, items);
+    Kernel<T, false><<<blocks, threads, 0, stream>>>(args, items);
   }
   return LaunchStatus("rope");
 }

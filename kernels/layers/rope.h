@@ -5,7 +5,8 @@
 // Pair i of a head is its elements i and i + rotary_dim / 2 (half-split: Llama, Qwen, GPT-NeoX) or
 // 2i and 2i + 1 (interleaved: GPT-J). Elements beyond rotary_dim are copied. Data fp32 or
 // bf16, math in fp32, each result rounded once. Same bits on every SIMD variant, thread count,
-// split and on CUDA. Thread-safe on disjoint buffers; nothing is allocated.
+// split and on CUDA, where a NaN is CUDA's own (cuda_table.h); what is only copied keeps its bits
+// in fp32. Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>

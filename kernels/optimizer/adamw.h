@@ -11,7 +11,8 @@
 // Moments in bf16 are read and rounded to nearest even; the update of p takes them as they were
 // before that rounding. The last line adds both changes before p is touched, so p is rounded once:
 // within 1 ulp of the fp64 formula (torch rounds p twice). Same bits on every SIMD variant, thread
-// count, split and on CUDA. Thread-safe on disjoint buffers; nothing is allocated.
+// count, split and on CUDA, where a NaN is CUDA's own (cuda_table.h). Thread-safe on disjoint
+// buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>

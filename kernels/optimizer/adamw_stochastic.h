@@ -5,8 +5,9 @@
 // Otherwise adamw.h with moments in bf16. The bits that decide come from a Philox stream
 // (philox.h) at the element's place in the global layout: the low 16 for m, the high 16 for v. This
 // gives the same bits on repeat and however the layout is sharded, beside every SIMD variant,
-// thread count, split and CUDA. A finite moment next to the largest bf16 may become infinite; NaN
-// and infinity stay. Thread-safe on disjoint buffers; nothing is allocated.
+// thread count, split and CUDA, where a NaN is CUDA's own (cuda_table.h). A finite moment next to
+// the largest bf16 may become infinite; NaN and infinity stay. Thread-safe on disjoint buffers;
+// nothing is allocated.
 #pragma once
 
 #include <cstdint>

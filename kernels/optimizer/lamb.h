@@ -10,7 +10,8 @@
 // Without bias_correction the step is lr trust u.
 // Same bits on every SIMD variant, thread count and split at whole norm blocks (grad_norm.h).
 // CUDA adds the squares in another order, so trust ratios agree to 1e-12; the moments' bits are the
-// same. Thread-safe on disjoint buffers; nothing is allocated.
+// same, except that a NaN is CUDA's own (cuda_table.h). Thread-safe on disjoint buffers; nothing is
+// allocated.
 #pragma once
 
 #include <cstdint>

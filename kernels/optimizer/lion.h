@@ -5,8 +5,8 @@
 //   c = s + (1 - beta1) (g - s);  s = s + (1 - beta2) (g - s)
 //   p = p - lr (weight_decay p + sign(c))
 // sign(0) is 0, as the paper has it (DeepSpeed's kernels move such an element by lr). Same bits on
-// every SIMD variant, thread count, split and on CUDA. Thread-safe on disjoint buffers; nothing is
-// allocated.
+// every SIMD variant, thread count, split and on CUDA, where a NaN is CUDA's own (cuda_table.h).
+// Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>

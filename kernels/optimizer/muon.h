@@ -5,8 +5,8 @@
 //   g = gradient * grad_scale, limited to +-grad_limit
 //   s = s + (1 - momentum) (g - s);  direction = nesterov: g + momentum (s - g); else s
 //   p = p - lr (weight_decay p + scale * orthogonalised direction)
-// Same bits on every SIMD variant, thread count, split and on CUDA. Thread-safe on disjoint
-// buffers; nothing is allocated.
+// Same bits on every SIMD variant, thread count, split and on CUDA, where a NaN is CUDA's own
+// (cuda_table.h). Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstddef>

@@ -4,8 +4,8 @@
 //   g = gradient * grad_scale, limited to +-grad_limit, + weight_decay p
 //   s = g in the first update, then momentum s + (1 - dampening) g
 //   p = p - lr (nesterov: g + momentum s; else s; without momentum: g)
-// Same bits on every SIMD variant, thread count, split and on CUDA. Thread-safe on disjoint
-// buffers; nothing is allocated.
+// Same bits on every SIMD variant, thread count, split and on CUDA, where a NaN is CUDA's own
+// (cuda_table.h). Thread-safe on disjoint buffers; nothing is allocated.
 #pragma once
 
 #include <cstdint>

@@ -15,13 +15,6 @@ constexpr int kThreads = 256;
 constexpr int kTile = kTransposeTile;
 constexpr int kTileStride = kTile + 4;  // Words of neighbouring rows lie in other banks.
 
-struct SetWordCuda {
-  __device__ uint32_t operator()(uint32_t x) const { return x; }
-};
-struct SetFloatCuda {
-  __device__ float operator()(float x) const { return x; }
-};
-
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 constexpr bool kFp8Instruction = true;
 #else
@@ -36,8 +29,8 @@ __device__ uint32_t EncodePair(float first, float second) {
     constexpr auto kCode = kFormat == Fp8Format::kE4m3 ? __NV_E4M3 : __NV_E5M2;
     return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, kCode);
   } else {
-    return EncodeFp8<kFormat>(first, SetWordCuda{}) | EncodeFp8<kFormat>(second, SetWordCuda{})
-                                                          << 8;
+    const auto word = [](uint32_t x) { return x; };
+    return EncodeFp8<kFormat>(first, word) | EncodeFp8<kFormat>(second, word) << 8;
   }
 }
 template <Fp8Format kFormat>
@@ -58,9 +51,31 @@ __device__ Bytes<uint8_t> EncodePacked(const Packed& x, float factor) {
   memcpy(&codes, words, sizeof(codes));
   return codes;
 }
+// The numbers of two codes, x of the low byte. The instruction gives fp16, which has every number
+// of both formats, and makes every NaN the same one.
 template <Fp8Format kFormat>
-__device__ float Decode(uint8_t code) {
-  return DecodeFp8<kFormat>(uint32_t{code}, SetWordCuda{}, SetFloatCuda{});
+__device__ float2 DecodePair(uint16_t codes) {
+  if constexpr (kFp8Instruction) {
+    constexpr auto kCode = kFormat == Fp8Format::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+    return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, kCode)));
+  } else {
+    const auto same = [](auto x) { return x; };
+    return make_float2(DecodeFp8<kFormat>(uint32_t{codes} & 0xffU, same, same),
+                       DecodeFp8<kFormat>(uint32_t{codes} >> 8, same, same));
+  }
+}
+template <Fp8Format kFormat>
+__device__ Packed DecodePacked(const Bytes<uint8_t>& codes, float factor) {
+  uint16_t pairs[kPack / 2];
+  memcpy(pairs, &codes, sizeof(codes));
+  Packed x;
+#pragma unroll
+  for (int pair = 0; pair < kPack / 2; ++pair) {
+    const float2 two = DecodePair<kFormat>(pairs[pair]);
+    x.v[2 * pair] = two.x * factor;
+    x.v[2 * pair + 1] = two.y * factor;
+  }
+  return x;
 }
 
 constexpr int kWarps = kThreads / 32;
@@ -116,15 +131,9 @@ __global__ void __launch_bounds__(kThreads) FromKernel(CastFromFp8Args args, con
   auto* const dst = static_cast<T*>(args.dst.data);
   const float factor = *scale;
   if constexpr (kWide) {
-    const Bytes<uint8_t> codes = LoadBytes(args.src + i);
-    Packed x;
-#pragma unroll
-    for (int lane = 0; lane < kPack; ++lane) {
-      x.v[lane] = Decode<kFormat>(codes.v[lane]) * factor;
-    }
-    StorePacked(dst + i, x);
+    StorePacked(dst + i, DecodePacked<kFormat>(LoadBytes(args.src + i), factor));
   } else {
-    dst[i] = Narrow<T>(Decode<kFormat>(args.src[i]) * factor);
+    dst[i] = Narrow<T>(DecodePair<kFormat>(args.src[i]).x * factor);
   }
 }
 
@@ -164,35 +173,56 @@ __global__ void __launch_bounds__(kThreads) ScaleKernel(Fp8ScaleArgs args) {
   args.progress->blocks = 0;
 }
 
-// A block for a row, which it reads twice, the second time out of a cache.
-template <Fp8Format kFormat, class T, bool kWide>
+// The largest word over each kTeam neighbouring threads of a warp, in all of them, or over the
+// block where kTeam is 0. All threads of the block call it; `scratch` as BlockMaxWord's.
+template <int kTeam>
+__device__ uint32_t TeamMaxWord(uint32_t word, uint32_t* scratch) {
+  if constexpr (kTeam == 0) {
+    return BlockMaxWord(word, scratch);
+  } else if constexpr (kTeam == 32) {
+    return WarpMax(word);
+  } else {
+#pragma unroll
+    for (int distance = kTeam / 2; distance > 0; distance /= 2) {
+      word = Max(word, __shfl_xor_sync(0xffffffffU, word, distance));
+    }
+    return word;
+  }
+}
+
+// A team of kTeam threads for a row, or a block where that is 0. It reads the row twice, the second
+// time out of a cache.
+template <Fp8Format kFormat, class T, bool kWide, int kTeam>
 __global__ void __launch_bounds__(kThreads) RowsToKernel(RowsToFp8Args args) {
   __shared__ uint32_t largest[kWarps];
   constexpr int kLanes = kWide ? kPack : 1;
-  const int64_t start = blockIdx.x * args.columns;
+  constexpr int kAcross = kTeam > 0 ? kTeam : kThreads;
+  const int64_t row = GridElement(blockIdx.x, threadIdx.y, kThreads / kAcross, 1);
+  const int64_t columns = row < args.rows ? args.columns : 0;  // Every thread votes below.
+  const int64_t start = row * args.columns;
   const auto* const src = static_cast<const T*>(args.src.data) + start;
-  const RowStride mine = RowStrideOf(threadIdx.x, kThreads, kLanes);
+  const RowStride mine = RowStrideOf(threadIdx.x, kAcross, kLanes);
   uint32_t most = 0;
-  for (int64_t i = mine.first; i < args.columns; i += mine.step) {
+  for (int64_t i = mine.first; i < columns; i += mine.step) {
     if constexpr (kWide) {
       most = Max(most, LargestOf(LoadPacked(src + i)));
     } else {
       most = Max(most, Magnitude(Widen(src[i])));
     }
   }
-  most = BlockMaxWord(most, largest);
+  most = TeamMaxWord<kTeam>(most, largest);
   const float amax = __uint_as_float(most);
   const float scale = Fp8Scale(amax, kFormat);
   uint8_t* const dst = args.dst + start;
-  for (int64_t i = mine.first; i < args.columns; i += mine.step) {
+  for (int64_t i = mine.first; i < columns; i += mine.step) {
     if constexpr (kWide) {
       StoreBytes(dst + i, EncodePacked<kFormat>(LoadPacked(src + i), scale));
     } else {
       dst[i] = Encode<kFormat>(Widen(src[i]) * scale);
     }
   }
-  if (threadIdx.x == 0) {
-    args.inverse[blockIdx.x] = Fp8Inverse(amax, kFormat);
+  if (threadIdx.x == 0 && row < args.rows) {
+    args.inverse[row] = Fp8Inverse(amax, kFormat);
   }
 }
 
@@ -373,20 +403,36 @@ absl::Status Fp8ScaleCuda(const Fp8ScaleArgs& args, CudaStream stream) {
   return LaunchStatus("scale of FP8");
 }
 
+namespace {
+
+template <Fp8Format kFormat, class T, bool kWide, int kTeam>
+void LaunchRowsTo(const RowsToFp8Args& args, CudaStream stream) {
+  constexpr int kAcross = kTeam > 0 ? kTeam : kThreads;
+  const dim3 threads(kAcross, kThreads / kAcross);
+  const auto blocks = static_cast<unsigned>(GridBlocks(args.rows, threads.y, 1));
+  RowsToKernel<kFormat, T, kWide, kTeam><<<blocks, threads, 0, stream>>>(args);
+}
+
+}  // namespace
+
 absl::Status RowsToFp8Cuda(const RowsToFp8Args& args, CudaStream stream) {
   RequireStream(stream);
   if (args.rows == 0) {
     return absl::OkStatus();
   }
   const bool wide = args.columns % kPack == 0 && Aligned16(args.src.data) && Aligned16(args.dst);
-  const auto blocks = static_cast<unsigned>(args.rows);
+  const int team = wide ? RowTeamOf(args.columns / kPack) : 0;
   WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
     constexpr Fp8Format kFormat = decltype(format)::kValue;
     using T = decltype(type);
-    if (wide) {
-      RowsToKernel<kFormat, T, true><<<blocks, kThreads, 0, stream>>>(args);
+    if (!wide) {
+      LaunchRowsTo<kFormat, T, false, 0>(args, stream);
+    } else if (team == 8) {
+      LaunchRowsTo<kFormat, T, true, 8>(args, stream);
+    } else if (team == 32) {
+      LaunchRowsTo<kFormat, T, true, 32>(args, stream);
     } else {
-      RowsToKernel<kFormat, T, false><<<blocks, kThreads, 0, stream>>>(args);
+      LaunchRowsTo<kFormat, T, true, 0>(args, stream);
     }
   });
   return LaunchStatus("rows to FP8");

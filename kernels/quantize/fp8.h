@@ -5,9 +5,9 @@
 // bits, largest 448, no infinity, NaN 0x7f; e5m2 has 5 and 2, largest 57344, infinity 0x7c, NaN
 // above. A cast rounds to nearest, ties to even, and saturates: what lies beyond the largest value,
 // infinity too, becomes the largest value; NaN stays NaN (0x7f with its sign). Sources and results
-// are fp32 or bf16. Same bits on every SIMD variant, thread count, split and on CUDA, but for the
-// sign and the payload of a NaN there. Thread-safe on disjoint buffers; no alignment is needed,
-// nothing is allocated.
+// are fp32 or bf16. Same bits on every SIMD variant, thread count, split and on CUDA, where a NaN
+// is CUDA's own: the code 0x7f without its sign, or cuda_table.h's number. Thread-safe on disjoint
+// buffers; no alignment is needed, nothing is allocated.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,9 @@
 // largest / 127, ties to even, so it is off by at most half a scale. A block with a NaN or an
 // infinity has scale NaN and comes back as NaN throughout; one of zeros, or whose scale has no
 // finite inverse, has scale 0 and comes back as zeros. Sources and results are fp32 or bf16, math
-// is fp32. Same bits on every SIMD variant, thread count, split and on CUDA (a NaN's payload
-// aside). Thread-safe on disjoint buffers; no alignment is needed, nothing is allocated.
+// is fp32. Same bits on every SIMD variant, thread count and split, but for a NaN's payload, and on
+// CUDA, where a NaN is CUDA's own (cuda_table.h). Thread-safe on disjoint buffers; no alignment is
+// needed, nothing is allocated.
 #pragma once
 
 #include <cstddef>

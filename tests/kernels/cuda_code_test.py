@@ -1,6 +1,7 @@
-"""The CUDA kernels as nvcc compiled them, for every architecture: no local memory (so no spills), and
-accesses of 16 bytes in every form for aligned data, in each of its loops and on the way beside them. Narrower
-accesses are listed here with their reasons; bench/cuda_sass.py says how loops are found.
+"""The CUDA kernels as nvcc compiled them, for every architecture: no local memory (so no spills), accesses of 16
+bytes in every form for aligned data, in each of its loops and on the way beside them, enough bytes on the way from
+memory, conversions by the hardware, and no fp64 for each element. Narrower accesses are listed here with their
+reasons; bench/cuda_sass.py says how loops are found.
 
 The resources of every architecture are looked at, and the code of one (READ), which takes most of the
 time; cuda_code_all_test of `./dev test long` reads them all."""
@@ -13,6 +14,7 @@ import unittest
 SOURCE = os.environ["DTRAIN_SOURCE"]
 BUILD = os.environ["DTRAIN_BUILD"]
 sys.path.insert(0, f"{SOURCE}/bench")
+import cuda_arithmetic  # noqa: E402
 import cuda_code  # noqa: E402
 import cuda_in_flight  # noqa: E402
 import cuda_sass  # noqa: E402
@@ -20,21 +22,6 @@ import cuda_sass  # noqa: E402
 OCCUPANCY_MIN = 0.25
 READ = cuda_code.ARCHITECTURES if "DTRAIN_TEST_LONG" in os.environ else ("sm_90a",)
 
-# Kernels without a form for aligned data.
-NARROW = {
-    "AddInOrder": "one thread over a number a rank",
-    "AddPartials": "one block over up to 1,024 numbers",
-    "KeysKernel": "widens nothing: a token's id of 8 bytes becomes two numbers of 4; the sort follows",
-    "ImageKernel": "is asked for, and never launched",
-    "StartsKernel": "a binary search",
-    "StepVerdictKernel": "one block over two numbers a rank",
-    "TotalsKernel": "one block over a number a token",
-    "TreeKernel": "a tree over one number for each 4,096 elements",
-    "TrustKernel": "one block over two numbers for each 4,096 elements",
-    "ColumnsKernel": "adds columns of the partial sums, a thread each",
-}
-# These kernels hold both forms and choose by the address, so the rule for wide forms applies to them.
-BOTH = {"BlockSquareSumsKernel", "MomentsKernel"}
 # Wide forms that load nothing, or store nothing, by 16 bytes.
 LOADS_NOTHING = {"FillBody": "only writes"}
 STORES_NOTHING = {
@@ -44,6 +31,10 @@ STORES_NOTHING = {
     "RowsKernel<float, 8, false>": "gives two numbers a row",
     "RowsKernel<dtrain::BFloat16, 8, false>": "gives two numbers a row",
 }
+
+# Kernels whose types are of what they read alone.
+ONLY_READ = {"BlockSquareSumsKernel", "QuantizeKernel", "RowsToKernel", "ScaleKernel", "SquarePartials", "ToKernel",
+             "TransposeKernel"}
 
 # Narrow accesses that a wide form has once, outside of its loops: how many at most.
 SCALARS = {
@@ -72,6 +63,14 @@ SCALARS = {
 IN_LOOPS = {
     "BackwardKernel": (2, "a row's mean and rstd"),
     "embedding.cu RowsKernel": (4, "a token's number beside its 16 bytes, four tokens at once"),
+}
+# fp64 operations of a kernel, none of them in each round of a loop over its data: how many at most.
+FP64 = {
+    "BlockSquareSumsKernel": (72, "numbers whose squares fp32 cannot hold; the block's sum"),
+    "MomentsKernel": (116, "the same of two sums"),
+    "SquarePartials": (96, "the same"),
+    "cross_entropy.cu RowsKernel": (46, "a row's loss"),
+    "muon.cu ElementwiseKernel": (6, "the step's scalars, once for eight elements and for each at the end"),
 }
 # The elements left at the ends are taken one by one, in code of their own.
 GRID = {  # The rest has no loop over data: the grid is it.
@@ -120,6 +119,24 @@ def faults(kernel):
     return found
 
 
+def fp8_format(kernel):
+    """The format that an FP8 kernel's name has, as instructions write it; None of another kernel."""
+    match = re.search(r"\(Fp8Format\)(\d)", kernel.name)
+    return match and ("E4M3", "E5M2")[int(match.group(1))]
+
+
+def writes_bf16(kernel):
+    """Whether a form for aligned data stores bf16: its last type, or an optimizer's copy of the weights."""
+    name = kernel.name.split("<")[0]
+    if name in ONLY_READ or (kernel.source == "cross_entropy.cu" and not kernel.name.endswith("true>")):
+        return False
+    if re.search(r"(AdamW|OneState|PlainSgd|Apply)Body<(.*, )?true>|AdamWStochasticKernel", kernel.name):
+        return True
+    types = cuda_in_flight.TYPE.findall(kernel.name)
+    loads = cuda_in_flight.kind_of(kernel)[0] not in cuda_in_flight.EXEMPT
+    return bool(types) and cuda_in_flight.TYPES[types[-1]] == "bf16" and loads
+
+
 class Parsing(unittest.TestCase):
     def test_names_and_template_arguments_are_read_from_signatures(self):
         read = cuda_code.kernel_name
@@ -159,9 +176,10 @@ def code_of(*lines):
 
 def kernel_of(*lines, name="SomeKernel<float, 8>"):
     code = code_of(*lines)
+    graph = cuda_sass.Graph(code)
     loads, stores = cuda_sass.widths(code)
     return cuda_code.Kernel("some.cu", "some", name, "wide", "sm_90a", 32, 0, 0, 0, 256, loads, stores,
-                            cuda_sass.shape(code), 1.0, cuda_in_flight.loaded(code))
+                            cuda_sass.shape(graph), 1.0, cuda_in_flight.loaded(code), cuda_arithmetic.of(code, graph))
 
 
 WIDE, NARROW_LOAD, NARROW_STORE = "LDG.E.128 R4, [R2.64]", "LDG.E.U16 R8, desc[UR4][R6.64+0x2]", "STG.E [R2.64], R8"
@@ -223,23 +241,6 @@ class Loops(unittest.TestCase):
             kernel_of("BRX R2 -0x10", WIDE, "EXIT")
 
 
-class InFlight(unittest.TestCase):
-    def test_loads_count_until_something_uses_one_of_them(self):
-        loaded = cuda_in_flight.loaded
-        two = (WIDE, "LDG.E.128 R8, [R2.64+0x10]")
-        self.assertEqual(loaded(code_of(*two, "FADD R12, R4, R8", "EXIT")), 32)
-        self.assertEqual(loaded(code_of(two[0], "FADD R12, R7, R1", two[1], "EXIT")), 16)
-        self.assertEqual(loaded(code_of(two[0], "FADD R12, R13, R1", two[1], "EXIT")), 32)
-        self.assertEqual(loaded(code_of(NARROW_LOAD, "EXIT")), 0)
-        self.assertEqual(loaded(code_of("LDG.E.128 R4, [R4.64]", "LDG.E.128 R8, [R4.64]", "EXIT")), 16)
-
-    def test_plans_are_those_of_the_kernels(self):
-        with open(f"{SOURCE}/kernels/cuda/row_chunks.h", encoding="utf-8") as file:
-            text = file.read()
-        most = int(re.search(r"kRowChunksMaxCuda = (\d+);", text).group(1))
-        self.assertEqual([cuda_in_flight.PLANS[width][3] for width in cuda_in_flight.WIDTHS], [most, most, most // 2])
-
-
 class CudaCode(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -275,12 +276,13 @@ class CudaCode(unittest.TestCase):
 
     def test_the_committed_table_is_of_these_sources_and_kernels(self):
         with open(f"{SOURCE}/bench/results/cuda_code.json", encoding="utf-8") as file:
-            rows = json.load(file)["rows"]
-        kept = {(row["source"], row["kernel"], row["form"], row["arch"]) for row in rows
-                if row["arch"] in READ}
-        here = {(row["source"], row["kernel"], row["form"], row["arch"])
-                for row in cuda_code.summary(self.kernels)}
-        self.assertEqual(sorted(kept ^ here), [], "./dev bench cuda writes it anew")
+            committed = json.load(file)
+        for key, rows, words in (("rows", cuda_code.summary(self.kernels), ("source", "kernel", "form", "arch")),
+                                 ("in_flight", [row._asdict() for row in self.in_flight()],
+                                  ("source", "kernel", "types", "width", "arch"))):
+            kept = {tuple(str(row[word]) for word in words) for row in committed[key] if row["arch"] in READ}
+            here = {tuple(str(row[word]) for word in words) for row in rows}
+            self.assertEqual(sorted(kept ^ here), [], "./dev bench cuda writes it anew")
 
     def test_no_kernel_uses_local_memory(self):
         self.assertEqual(sorted(f"{function} {arch}" for usage in self.usage.values()
@@ -290,12 +292,11 @@ class CudaCode(unittest.TestCase):
     def test_every_kernel_has_a_wide_form_or_a_reason(self):
         wide = {(k.source, k.name.split("<")[0]) for k in self.kernels if k.form == "wide"}
         lacking = {k.name.split("<")[0] for k in self.kernels
-                   if (k.source, k.name.split("<")[0]) not in wide}
-        self.assertEqual(lacking - BOTH - set(NARROW), set(), "a kernel without a reason in NARROW")
-        self.assertEqual(set(NARROW) - lacking, set(), "a reason in NARROW for no kernel")
+                   if (k.source, k.name.split("<")[0]) not in wide} - cuda_in_flight.BOTH
+        self.assertEqual(lacking, set(cuda_in_flight.NARROW), "each has a reason there, and nothing else")
 
     def held(self):
-        return [k for k in self.kernels if k.form == "wide" or k.name.split("<")[0] in BOTH]
+        return [k for k in self.kernels if cuda_in_flight.is_held(k)]
 
     def test_wide_forms_load_sixteen_bytes_at_once(self):
         wrong = [f"{k.source} {k.name} {k.arch}" for k in self.held()
@@ -334,14 +335,71 @@ class CudaCode(unittest.TestCase):
                 self.assertTrue(any(listed(k, [name]) and not getattr(k, place).get(128)
                                     for k in self.held()), name)
 
-    def test_norms_have_enough_bytes_on_the_way(self):
-        rows = cuda_in_flight.rows(self.kernels, cuda_code.resident_blocks)
-        self.assertEqual(len(rows), 2 * 2 * 2 * len(cuda_in_flight.WIDTHS) * len(READ),
-                         "two norms, both ways, with and without a sum")
-        low = [f"{row.source} {row.kernel} at {row.width} on {row.machine}: {row.bytes / 1024:.1f} KiB"
-               for row in rows if (row.width < 4096 and row.bytes < cuda_in_flight.BYTES_MIN)
+    def in_flight(self):
+        return cuda_in_flight.rows(self.kernels, cuda_code.resident_blocks)
+
+    def test_every_kernel_for_aligned_data_is_in_the_table_of_bytes_on_the_way(self):
+        rows = {(row.source, row.kernel, row.types, row.arch): set() for row in self.in_flight()}
+        for row in self.in_flight():
+            rows[row.source, row.kernel, row.types, row.arch].add(row.width)
+        used = set()
+        for k in self.held():
+            launch, kind = cuda_in_flight.launch_of(k), cuda_in_flight.kind_of(k)
+            self.assertIsNotNone(launch, f"{k.source} {k.name} has no launch in cuda_in_flight.LAUNCHES")
+            used.add(id(launch))
+            if kind[0] not in cuda_in_flight.EXEMPT:
+                self.assertEqual(rows.get((k.source, *kind, k.arch)), set(launch.widths), k.name)
+        self.assertEqual([name for name, launch in cuda_in_flight.LAUNCHES.items() if id(launch) not in used], [])
+
+    def test_memory_bound_kernels_have_enough_bytes_on_the_way(self):
+        rows = self.in_flight()
+        norms = {(row.source, row.kernel, row.types, row.width) for row in rows
+                 if row.source in ("layernorm.cu", "rmsnorm.cu")}
+        self.assertEqual(len(norms), 2 * 2 * 2 * 3, "two norms, both ways, two types, three widths")
+        # A norm's backward has blocks for an H100's multiprocessors, which leaves others fewer each at 4,096.
+        low = [f"{row.source} {row.kernel} {row.types} at {row.width} on {row.machine}: {row.bytes / 1024:.1f} KiB, "
+               f"{row.share:.0%}" for row in rows
+               if (row.bytes < cuda_in_flight.BYTES_MIN and (row.machine in ("A100", "H100") or row.width != 4096))
                or (row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN)]
         self.assertEqual(low, [])
+
+    def test_what_is_not_held_to_bytes_on_the_way_loads_nothing_by_16_bytes(self):
+        exempt = [k for k in self.held() if cuda_in_flight.kind_of(k)[0] in cuda_in_flight.EXEMPT]
+        self.assertEqual({cuda_in_flight.kind_of(k)[0] for k in exempt}, set(cuda_in_flight.EXEMPT))
+        self.assertEqual({k.in_flight for k in exempt}, {0})
+
+    def test_rows_are_gone_over_as_often_as_their_headers_say(self):
+        passes = {(row.source, row.kernel): row.passes for row in self.in_flight()}
+        often = {key: count for key, count in passes.items() if count != 1}
+        self.assertEqual(often, {("cross_entropy.cu", "RowsKernel + gradient"): 2, ("fp8.cu", "RowsToKernel"): 2,
+                                 ("int8_blocks.cu", "QuantizeKernel"): 2})
+        self.assertEqual(passes["cross_entropy.cu", "RowsKernel"], 1)
+
+    def test_numbers_are_rounded_by_the_hardwares_conversions(self):
+        wrong, packed = [], set()
+        for k in self.kernels:
+            packs, codes = k.arithmetic.packs, fp8_format(k)
+            by_integers = codes and k.arch == "sm_80"  # It has no conversion to FP8.
+            if k.arithmetic.integers and not by_integers:
+                wrong.append(f"{k.source} {k.name} {k.arch} rounds {k.arithmetic.integers} numbers by integers")
+            if cuda_in_flight.is_held(k) and writes_bf16(k) and packs.get("BF16", 0) < 4:
+                wrong.append(f"{k.source} {k.name} {k.arch} writes bf16 by other conversions: {packs}")
+            if cuda_in_flight.is_held(k) and codes and not by_integers:
+                found = k.arithmetic.unpacks if k.name.startswith("FromKernel") else packs
+                if found.get(codes, 0) < 8:  # Sixteen numbers a thread.
+                    wrong.append(f"{k.source} {k.name} {k.arch} casts by other conversions: {found}")
+            packed |= {(k.source, word) for word in packs}
+        self.assertEqual(wrong, [])
+        self.assertLess({("rmsnorm.cu", "BF16"), ("layernorm.cu", "BF16"), ("adamw.cu", "BF16"), ("flat.cu", "BF16"),
+                         ("activation.cu", "BF16"), ("fp8.cu", "E4M3"), ("fp8.cu", "E5M2")}, packed)
+
+    def test_no_element_costs_fp64(self):
+        wrong = [f"{k.source} {k.name} {k.arch}: {k.arithmetic.fp64} of fp64, {k.arithmetic.fp64_rounds} in each round"
+                 for k in self.kernels if k.name.split("<")[0] not in cuda_in_flight.NARROW
+                 and (k.arithmetic.fp64 > most(k, FP64) or (k.arithmetic.fp64_rounds > 0 and not listed(k, GRID)))]
+        self.assertEqual(wrong, [])
+        for name in FP64:
+            self.assertTrue(any(k.arithmetic.fp64 for k in self.held() if listed(k, [name])), name)
 
     def test_wide_forms_leave_room_for_enough_warps(self):
         low = [f"{k.source} {k.name} {k.arch}: {k.occupancy:.0%}" for k in self.held()

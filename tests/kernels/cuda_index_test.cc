@@ -217,6 +217,57 @@ TEST(CudaIndex, RowsOfTheBenchmarksWidthsHaveThePlansThatItPrints) {
     EXPECT_EQ(plan.rows(), rows);
     EXPECT_EQ(RowChunksCuda(tokens, hidden), chunks);
   }
+  // Embeddings, rotary positions and rows of FP8 at these widths.
+  EXPECT_EQ(RowBlockOf(128 / kWidth, 128).across, 16U);
+  EXPECT_EQ(RowBlockOf(128 / kWidth, 128).rows, 8U);
+  EXPECT_EQ(RowBlockOf(768 / kWidth, 128).across, 96U);
+  EXPECT_EQ(RowBlockOf(768 / kWidth, 128).rows, 1U);
+  EXPECT_EQ(RowBlockOf(4096 / kWidth, 128).across, 128U);
+  EXPECT_EQ(RowTeamOf(128 / 16), 8);
+  EXPECT_EQ(RowTeamOf(768 / 16), 32);
+  EXPECT_EQ(RowTeamOf(4096 / 16), 0);
+}
+
+// Rows of `items` pieces: each piece of each row once, by blocks that have few threads without one.
+void ExpectWholeRowBlocks(int64_t items, int64_t rows, unsigned threads) {
+  const RowBlock block = RowBlockOf(items, threads);
+  ASSERT_GT(block.across, 0U);
+  ASSERT_GT(block.rows, 0U);
+  ASSERT_LE(block.across * block.rows, threads);
+  ASSERT_GT(block.across * block.rows, threads / 2) << items << " leave a block half empty";
+  const int64_t across = GridBlocks(items, block.across, 1);
+  ASSERT_LT(across * block.across - items, across) << "a block has a thread without a piece";
+  std::vector<int> taken(static_cast<size_t>(rows * items));
+  for (int64_t down = 0; down < GridBlocks(rows, block.rows, 1); ++down) {
+    for (unsigned y = 0; y < block.rows; ++y) {
+      const int64_t row = GridElement(down, y, block.rows, 1);
+      for (int64_t item = 0; row < rows && item < across * block.across; ++item) {
+        const auto x = static_cast<unsigned>(item % block.across);
+        ASSERT_EQ(GridElement(item / block.across, x, block.across, 1), item);
+        if (item < items) {
+          ++taken[static_cast<size_t>(row * items + item)];
+        }
+      }
+    }
+  }
+  ASSERT_EQ(taken, std::vector<int>(static_cast<size_t>(rows * items), 1)) << items;
+}
+
+TEST(CudaIndex, BlocksOverRowsTakeEachPieceOnceAndLeaveFewThreadsIdle) {
+  for (int64_t items = 1; items <= 700; ++items) {
+    for (const int64_t rows : {1, 7, 130}) {
+      ExpectWholeRowBlocks(items, rows, 128);
+    }
+  }
+}
+
+TEST(CudaIndex, ATeamOfARowHasFewWordsAThread) {
+  for (int64_t words = 1; words <= 4096; ++words) {
+    const int team = RowTeamOf(words);
+    ASSERT_TRUE(team == 8 || team == 32 || team == 0) << words;
+    const int64_t threads = team > 0 ? team : 256;
+    ASSERT_LE((words + threads - 1) / threads, words <= 1024 ? 4 : 16) << words;
+  }
 }
 
 TEST(CudaIndex, NormBlocksCutARangeAtTheLayoutsOffsets) {

@@ -265,7 +265,7 @@ void TestRows(cudaStream_t stream, Fp8Format format, int64_t rows, int64_t colum
 
 TEST_F(Cuda, Fp8RowsGiveTheBitsOfTheCpu) {
   for (const Fp8Format format : {Fp8Format::kE4m3, Fp8Format::kE5m2}) {
-    for (const int64_t columns : {1, 16, 63, 256, 4096, 5000}) {
+    for (const int64_t columns : {1, 16, 63, 128, 256, 272, 768, 2048, 2064, 4096, 5000}) {
       for (const int64_t shift : {0, 1}) {
         SCOPED_TRACE(::testing::Message() << columns << " wide, shift " << shift);
         TestRows<float>(stream_, format, 33, columns, shift);

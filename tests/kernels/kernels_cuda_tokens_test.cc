@@ -166,7 +166,7 @@ void TestEmbedding(cudaStream_t stream, int64_t tokens, int64_t vocab, int64_t w
 TEST_F(Cuda, EmbeddingsGradientGivesTheBitsOfTheCpu) {
   for (const int64_t tokens : {0, 1, 37, 5000}) {
     for (const int64_t vocab : {1, 50, 3001}) {
-      for (const int64_t width : {1, 7, 8, 130, 1024}) {
+      for (const int64_t width : {1, 7, 8, 128, 130, 768, 1024}) {
         for (const int64_t padding : {-1, 3}) {
           SCOPED_TRACE(::testing::Message() << tokens << " " << vocab << " " << width);
           TestEmbedding<float>(stream_, tokens, vocab, width, padding, 0);
