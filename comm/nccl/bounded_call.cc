@@ -12,7 +12,8 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr absl::Duration kLongest = absl::Hours(24 * 365);  // More than chrono can add overflows.
+// A longer wait would overflow chrono's sum of it and the current time.
+constexpr absl::Duration kLongest = absl::Hours(24 * 365);
 
 struct Progress {
   std::mutex mutex;

@@ -12,39 +12,42 @@
 
 namespace dtrain::comm {
 
-struct CudaStream;  // Opaque: what cudaStream_t points to. Null is the default stream.
-struct CudaEvent;   // Opaque: what cudaEvent_t points to.
-struct CudaGraph;   // Opaque: what cudaGraphExec_t points to.
-struct CudaMemory;  // Opaque: a CUmemGenericAllocationHandle.
+// Opaque: a cudaStream_t, a cudaEvent_t and a cudaGraphExec_t point to these, and a
+// CUmemGenericAllocationHandle stands for the last. A null stream is the default stream.
+struct CudaStream;
+struct CudaEvent;
+struct CudaGraph;
+struct CudaMemory;
 
-// An error is its caller's alone: CUDA's last error, by which the next launch of a kernel is
-// judged, is clear again when a call returns. Values of cudaError_t; any other value is an error
-// that ErrorString explains.
+// Only the caller learns of an error. CUDA's last error, by which the next launch of a kernel is
+// judged, is clear again when a call returns. The values are those of cudaError_t. Any other value
+// is an error too, and ErrorString explains it.
 enum class CudaResult : int { kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotReady = 600 };
 
 struct CudaDeviceFacts {
   std::string name;             // "NVIDIA H100 80GB HBM3".
-  std::array<char, 16> uuid{};  // Tells GPUs apart.
-  int compute_capability = 0;   // 90: sm_90.
+  std::array<char, 16> uuid{};  // No other GPU has the same.
+  int compute_capability = 0;   // 90 means sm_90.
 };
 
 class CudaApi {
  public:
   virtual ~CudaApi() = default;
 
-  // "CUDA runtime 13.0, driver 13.0 (/path/libcudart.so.13)": for reports.
+  // The versions for reports: "CUDA runtime 13.0, driver 13.0 (/path/libcudart.so.13)".
   virtual std::string Description() = 0;
   // "cudaErrorNoDevice: no CUDA-capable device is detected".
   virtual std::string ErrorString(CudaResult result) = 0;
 
   virtual CudaResult DeviceCount(int* count) = 0;
   virtual CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) = 0;
-  // Makes it the calling thread's current device.
+  // Makes `device` the calling thread's current one.
   virtual CudaResult SetDevice(int device) = 0;
   // Free and total bytes of the current device.
   virtual CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
 
-  // Does not synchronise with the default stream. `high_priority`: its blocks are scheduled first.
+  // The stream does not synchronise with the default stream. With `high_priority` its blocks are
+  // scheduled before those of other streams.
   virtual CudaResult StreamCreate(CudaStream** stream, bool high_priority) = 0;
   virtual CudaResult StreamDestroy(CudaStream* stream) = 0;
   // Blocks the host until `stream` is empty.
@@ -52,29 +55,30 @@ class CudaApi {
   // Later work on `stream` waits for what `event` has recorded; does not block the host.
   virtual CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) = 0;
 
-  // From now on what is queued on `stream`, and on streams that wait for events of it, is recorded
-  // and does not run. Ended by the same thread; of that thread alone, calls that wait, ask an event
-  // or take memory fail meanwhile and spoil the capture (cudaStreamCaptureModeThreadLocal), so that
-  // a watchdog's thread may go on asking.
+  // From now on, work that is queued on `stream`, or on streams that wait for events of it, is
+  // recorded and does not run. The same thread must end the capture. Until then its calls that
+  // wait, query an event or allocate memory fail and spoil the capture. Those of other threads do
+  // not (cudaStreamCaptureModeThreadLocal), so that a watchdog's thread may go on querying.
   virtual CudaResult StreamBeginCapture(CudaStream* stream) = 0;
-  // Ends it, whatever it gives: what was recorded, instantiated; or the error that spoilt it. Every
-  // stream that joined must have been waited for.
+  // Ends the capture in any case. Gives the recorded work as an instantiated graph, or the error
+  // that spoilt the capture. `stream` must have waited for every stream that joined.
   virtual CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) = 0;
   virtual CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) = 0;
-  // Queues all that was recorded, as one operation of `stream`, with the same addresses.
+  // Queues the recorded work as one operation of `stream`, with the same addresses.
   virtual CudaResult GraphLaunch(CudaGraph* graph, CudaStream* stream) = 0;
   // Launches that are queued still run.
   virtual CudaResult GraphDestroy(CudaGraph* graph) = 0;
 
-  // `timing`: ElapsedMs may be asked; without it recording is cheaper.
+  // ElapsedMs needs `timing`; recording is cheaper without it.
   virtual CudaResult EventCreate(CudaEvent** event, bool timing) = 0;
   virtual CudaResult EventDestroy(CudaEvent* event) = 0;
   virtual CudaResult EventRecord(CudaEvent* event, CudaStream* stream) = 0;
-  // While `stream` is captured: each launch of the graph records `event` where it comes to this
-  // place, so that who waits for it after the launch waits for what is before this place, and not
-  // for the graph's end (cudaEventRecordExternal). The event outlives the graph.
+  // May be called while `stream` is captured. Each launch of the graph then records `event` when it
+  // comes to this place (cudaEventRecordExternal). A stream that waits for the event after the
+  // launch waits for the work before this place and not for the graph's end. The event must outlive
+  // the graph.
   virtual CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) = 0;
-  // kNotReady until the work recorded is done.
+  // kNotReady until the work before the event is done.
   virtual CudaResult EventQuery(CudaEvent* event) = 0;
   virtual CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) = 0;
 
@@ -83,29 +87,28 @@ class CudaApi {
   virtual CudaResult FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) = 0;
   // Large blocks are rounded up to the granularity of device memory (2 MiB).
   virtual CudaResult MallocDevice(void** data, size_t bytes) = 0;
-  // Waits for the device, and frees nothing where that fails. Not while a stream of the device is
-  // captured, by whatever thread: CUDA forbids to wait for a device then in every capture mode, so
-  // this fails and spoils the capture.
+  // Waits for the device, and frees nothing if that fails. It must not be called while any thread
+  // captures a stream of the device: CUDA forbids to wait for a device then, in every capture mode,
+  // so that the call fails and spoils the capture.
   virtual CudaResult FreeDevice(void* data) = 0;
   // Page-locked host memory that every device can reach.
   virtual CudaResult MallocPinned(void** data, size_t bytes) = 0;
   virtual CudaResult FreePinned(void* data) = 0;
 
-  // Virtual memory of the current device: addresses, the memory behind them, and what is mapped
-  // where. Addresses and sizes are multiples of the granularity. Mapping and unmapping do not wait
-  // for streams: what is queued must be done with an address whose memory goes.
+  // The virtual memory of the current device: its addresses, the memory behind them, and the
+  // mapping of one to the other. Addresses and sizes are multiples of the granularity. Mapping and
+  // unmapping do not wait for streams, so no queued work may use an address that is unmapped.
   virtual CudaResult MemoryGranularity(size_t* bytes) = 0;
   virtual CudaResult ReserveAddresses(void** data, size_t bytes) = 0;
   virtual CudaResult FreeAddresses(void* data, size_t bytes) = 0;
   virtual CudaResult CreateMemory(CudaMemory** memory, size_t bytes) = 0;
   virtual CudaResult DestroyMemory(CudaMemory* memory) = 0;
-  // The first `bytes` of `memory` at `data`, which the current device may read and write. Memory
-  // is mapped in one place at a time.
+  // Maps the first `bytes` of `memory` at `data`, where the current device may read and write them.
+  // Memory is mapped in one place at a time.
   virtual CudaResult MapMemory(void* data, size_t bytes, CudaMemory* memory) = 0;
   virtual CudaResult UnmapMemory(void* data, size_t bytes) = 0;
-  // Takes a little memory of the kind that other processes may be given a handle of, maps it and
-  // gives it back: what LibTorch's expandable segments are made of, and what some containers
-  // refuse.
+  // Allocates a little memory of which other processes can be given a handle, maps it and frees it.
+  // LibTorch's expandable segments are made of such memory, and some containers refuse it.
   virtual CudaResult TryExportableMemory() = 0;
 };
 

@@ -1,4 +1,4 @@
-// How a communicator ends that cannot be closed.
+// The end of a communicator that cannot be closed.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@ namespace dtrain::comm {
 inline constexpr absl::Duration kAbortBound = absl::Seconds(30);
 
 // Aborts `communicator` on a thread of its own. ncclCommAbort waits for the streams of the
-// communicator and for NCCL's threads. When it has not returned after `bound` the process ends with
-// kExitTemporary and one line that begins with `who`: the device cannot be used any more, and a
-// rank that stays would hold up the restart of the others.
+// communicator and for NCCL's threads. If it has not returned after `bound`, the process ends with
+// kExitTemporary and one line that begins with `who`, because the device cannot be used any more
+// and a rank that stays would hold up the restart of the others.
 void AbortOrEndProcess(std::shared_ptr<NcclCommunicator> communicator, absl::Duration bound,
                        const std::string& who);
 

@@ -1,10 +1,10 @@
-// The NcclApi seam: the part of NCCL that dtrain calls, with types of its own, so that nothing but
-// the CUDA plugin sees nccl.h.
+// The NcclApi seam: the part of NCCL that dtrain calls, with types of its own, so that only the
+// CUDA plugin includes nccl.h.
 //
-// The real twin (real_nccl_api.cc) opens libnccl.so.2; the fake (fake/fake_nccl.h) moves real bytes
-// between processes and breaks on order. Values of the enums are NCCL's. As in NCCL, a communicator
-// is used by one thread at a time; every communicator here is non-blocking, so any call may give
-// kInProgress, and CommGetAsyncError tells when it is over.
+// The real twin (real_nccl_api.cc) opens libnccl.so.2. The fake (fake/fake_nccl.h) moves real bytes
+// between processes and fails as a test asks for it. The values of the enums are NCCL's. As in
+// NCCL, one thread at a time uses a communicator. Every communicator here is non-blocking, so any
+// call may give kInProgress, and CommGetAsyncError tells when it is over.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace dtrain::comm {
 
-struct NcclComm;  // Opaque: NCCL's ncclComm.
+struct NcclComm;  // Opaque, as NCCL's ncclComm is.
 
 enum class NcclResult : int {
   kSuccess = 0,
@@ -48,47 +48,50 @@ class NcclApi {
  public:
   virtual ~NcclApi() = default;
 
-  // "NCCL 2.28.9 (/path/libnccl.so.2)": for reports.
+  // The version for reports: "NCCL 2.28.9 (/path/libnccl.so.2)".
   virtual std::string Description() = 0;
   virtual std::string ErrorString(NcclResult result) = 0;
   // The last error of `comm` in NCCL's words; may be empty.
   virtual std::string LastError(NcclComm* comm) = 0;
 
-  // 22809 is 2.28.9.
+  // The number is 22809 for 2.28.9.
   virtual NcclResult GetVersion(int* version) = 0;
   virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;
-  // Non-blocking: kInProgress until every rank has called it; `*comm` is set at once. It is of the
-  // calling thread's device. NCCL keeps the pointer `name`, also in communicators that are split
-  // off.
+  // Non-blocking: kInProgress until every rank has called it; `*comm` is set at once. The
+  // communicator is for the calling thread's device. It keeps the pointer `name`, and so do those
+  // that are split off it.
   virtual NcclResult CommInitRankConfig(NcclComm** comm, int ranks, const NcclUniqueId& id,
                                         int rank, const char* name) = 0;
   // Whether this NCCL has CommInitRankScalable (2.23 and later).
   virtual bool HasScalableInit() = 0;
-  // The same with several ids, each of which serves its share of the ranks while they meet. `ids`
-  // are the same on all ranks, in the same order; id i was made by some rank.
+  // The same with several ids, each of which serves its share of the ranks while they meet. Any
+  // ranks may have made them. `ids` are the same on all ranks, in the same order.
   virtual NcclResult CommInitRankScalable(NcclComm** comm, int ranks,
                                           absl::Span<const NcclUniqueId> ids, int rank,
                                           const char* name) = 0;
   // The state of `comm`: kSuccess, kInProgress, or the error that broke it.
   virtual NcclResult CommGetAsyncError(NcclComm* comm, NcclResult* error) = 0;
-  // Flushes; kInProgress until every rank has called it.
+  // Flushes `comm`; kInProgress until every rank has called it.
   virtual NcclResult CommFinalize(NcclComm* comm) = 0;
-  // REQUIRES: finalized. Frees `comm`.
+  // Frees `comm`. REQUIRES: it is finalized.
   virtual NcclResult CommDestroy(NcclComm* comm) = 0;
-  // Ends what runs on the device and frees `comm` with its registrations and operators. Waits for
-  // its streams and for the jobs of calls under way: it may never return. Any thread.
+  // Ends the collectives on the device and frees `comm` with its registrations and operators. Waits
+  // for its streams and for the jobs of calls under way, so that it may never return. Any thread
+  // may call it.
   virtual NcclResult CommAbort(NcclComm* comm) = 0;
-  // A communicator of the ranks with the same `color`, ordered by `key`; -1: this rank is in none.
-  // `*split` is null until the job of this call ends, which stores there, with `comm` in progress
-  // until then. A job that fails or is aborted may store a half-made communicator: abort it too.
+  // A communicator of the ranks with the same `color`, ordered by `key`; a rank with -1 is in none.
+  // `comm` is in progress and `*split` null until the job of this call ends and stores its result
+  // there. A job that fails or is aborted may store an unfinished communicator, which must be
+  // aborted too.
   virtual NcclResult CommSplit(NcclComm* comm, int color, int key, NcclComm** split) = 0;
-  // This rank and the number of ranks of `comm`.
+  // This rank's number in `comm`, and the number of ranks.
   virtual NcclResult CommShape(NcclComm* comm, int* rank, int* ranks) = 0;
-  // User-buffer registration: collectives on the range need no staging copy. Ranges within the
-  // pages of one that is registered get its handle, which counts them. Null: NCCL keeps nothing.
+  // User-buffer registration: collectives on the range need no staging copy. A range within the
+  // pages of one that is registered gets the same handle, which counts its ranges. The handle is
+  // null if NCCL does not register memory.
   virtual NcclResult CommRegister(NcclComm* comm, void* data, size_t bytes, void** handle) = 0;
-  // Not while a call is in progress. The last one of a handle asks the processes of other ranks to
-  // unmap the memory and waits for them.
+  // Must not be called while another call is in progress. The last call for a handle asks the
+  // processes of other ranks to unmap the memory and waits for them.
   virtual NcclResult CommDeregister(NcclComm* comm, void* handle) = 0;
 
   virtual NcclResult GroupStart() = 0;
@@ -96,10 +99,10 @@ class NcclApi {
 
   virtual NcclResult AllReduce(const void* send, void* receive, size_t count, NcclDType dtype,
                                NcclReduceOp op, NcclComm* comm, CudaStream* stream) = 0;
-  // `count` is of the output: send is [ranks x count].
+  // `count` is the length of the output: send is [ranks x count].
   virtual NcclResult ReduceScatter(const void* send, void* receive, size_t count, NcclDType dtype,
                                    NcclReduceOp op, NcclComm* comm, CudaStream* stream) = 0;
-  // `count` is of the input: receive is [ranks x count].
+  // `count` is the length of the input: receive is [ranks x count].
   virtual NcclResult AllGather(const void* send, void* receive, size_t count, NcclDType dtype,
                                NcclComm* comm, CudaStream* stream) = 0;
   virtual NcclResult Broadcast(const void* send, void* receive, size_t count, NcclDType dtype,

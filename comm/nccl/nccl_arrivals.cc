@@ -11,7 +11,7 @@ namespace dtrain::comm {
 namespace {
 
 constexpr int kRanksNamedMax = 16;
-constexpr int kRanksComparedMax = 256;  // One store read each.
+constexpr int kRanksComparedMax = 256;  // Each costs one read of the store.
 
 void Warn(const char* what, const absl::Status& status) {
   if (!status.ok()) {
@@ -108,10 +108,10 @@ void NcclArrivals::Ask(uint64_t sequence) const {
   }
 }
 
-NcclArrivals::Sight NcclArrivals::Look() {
-  Sight sight;
+NcclArrivals::Notes NcclArrivals::Poll() {
+  Notes notes;
   if (store_ == nullptr) {
-    return sight;
+    return notes;
   }
   std::vector<std::string> keys = {absl::StrCat(prefix_, "/abort")};
   for (uint64_t slot = 0; slot < kQuestions; ++slot) {
@@ -120,7 +120,7 @@ NcclArrivals::Sight NcclArrivals::Look() {
   const Deadline deadline = Deadline::After(kStoreBound);
   const auto found = store_->Check(keys, deadline);
   if (!found.ok()) {
-    return sight;
+    return notes;
   }
   for (uint64_t slot = 0; slot < kQuestions; ++slot) {
     uint64_t sequence = 0;
@@ -129,14 +129,14 @@ NcclArrivals::Sight NcclArrivals::Look() {
     }
     const auto asked = store_->Get(keys[slot + 1], deadline);
     if (asked.ok() && absl::SimpleAtoi(*asked, &sequence) && announced_[slot] != sequence + 1) {
-      sight.asked.push_back(sequence);
+      notes.questions.push_back(sequence);
     }
   }
   if (found->front()) {
     const auto reason = store_->Get(keys.front(), deadline);
-    sight.abort = reason.ok() ? std::optional<std::string>(*reason) : std::nullopt;
+    notes.abort = reason.ok() ? std::optional<std::string>(*reason) : std::nullopt;
   }
-  return sight;
+  return notes;
 }
 
 }  // namespace dtrain::comm

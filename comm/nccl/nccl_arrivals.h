@@ -1,10 +1,10 @@
 // The notes that ranks leave each other in the store when a collective takes suspiciously long, so
 // that a timeout names who did not come and who called something else.
 //
-// Beside its name a rank writes nothing while collectives finish in time. One whose time is over
-// asks; the others look for that now and then and answer if their devices are in the same
-// collective, or through it. Announce and Look are one thread's at a time; everything else is
-// thread-safe. Every call to the store is bounded by kStoreBound.
+// While collectives finish in time, a rank writes nothing but its name. A rank whose collective is
+// late asks about it. The other ranks poll the store for such questions, and answer if their
+// devices are in the same collective, or through it. One thread at a time may call Announce and
+// Poll; everything else is thread-safe. Every call to the store is bounded by kStoreBound.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ inline constexpr absl::string_view kThrough = "through";
 
 class NcclArrivals {
  public:
-  // `store` may be null (size 1): then nothing is known. `prefix` is the group's name and epoch.
+  // `store` may be null if `size` is 1; nothing is known then. `prefix` is the group's name and
+  // epoch.
   NcclArrivals(Store* store, std::string prefix, int rank, int size)
       : store_(store), prefix_(std::move(prefix)), rank_(rank), size_(size) {}
 
@@ -37,21 +38,25 @@ class NcclArrivals {
   // Tells the others "my device is in collective `sequence`, which is `what`". Telling it again
   // does nothing.
   void Announce(uint64_t sequence, absl::string_view what);
-  // Who did not announce `sequence`, and who announced something else than `what`. One line.
+  // One line that names the ranks that did not announce `sequence`, or one that announced something
+  // else than `what`.
   std::string Explain(uint64_t sequence, const std::string& what) const;
   // Tells the peers that this rank gave up. The first reason stays.
   void AnnounceAbort(const std::string& reason) const;
-  // Has the ranks that are in `sequence`, or through it, announce that.
+  // Asks the ranks that are in `sequence`, or through it, to announce that.
   void Ask(uint64_t sequence) const;
-  struct Sight {
-    std::optional<std::string> abort;  // A peer's "rank 3: reason", when one gave up.
-    std::vector<uint64_t> asked;       // Sequences that this rank did not announce.
+  struct Notes {
+    std::optional<std::string> abort;  // "rank 3: reason" if a peer gave up.
+    // Sequences about which peers ask and which this rank has not announced.
+    std::vector<uint64_t> questions;
   };
-  Sight Look();
+  // Reads the notes that concern this rank from the store.
+  Notes Poll();
 
  private:
-  // Ranks that ask at the same time ask about sequences that lie close together: one is stuck in a
-  // collective, say, and the others wait for it in the next. Each such question has its own key.
+  // Ranks that ask at the same time ask about sequences that lie close together: one may be stuck
+  // in a collective while the others wait for it in the next. A question's key in the store is its
+  // sequence modulo this number, so that such questions do not replace each other.
   static constexpr uint64_t kQuestions = 8;
   std::string QuestionKey(uint64_t slot) const;
   std::string SequencePrefix(uint64_t sequence) const;
@@ -60,7 +65,8 @@ class NcclArrivals {
   const std::string prefix_;
   const int rank_;
   const int size_;
-  std::array<uint64_t, kQuestions> announced_ = {};  // By question: the sequence + 1.
+  // The sequence + 1 that was announced last, for each key of a question.
+  std::array<uint64_t, kQuestions> announced_ = {};
 };
 
 }  // namespace dtrain::comm

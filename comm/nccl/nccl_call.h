@@ -1,4 +1,4 @@
-// One collective of an NcclGroup on its way to the stream. Internal to the NCCL group.
+// One collective of an NcclGroup on its way to the stream. Only the NCCL group's own files use it.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ namespace dtrain::comm {
 
 struct NcclGroup::Call {
   std::string what;
-  FlightCall flight;  // For the records; Start fills in what all calls have.
+  FlightCall flight;  // The call's record. Start fills in the fields that all calls have.
   std::function<absl::Status(Deadline)> queue;  // Puts the work on the stream.
   int peer = -1;
-  // The reduction's result, when its sum of squares is asked for.
+  // The result of a reduction whose sum of squares is asked for. If it is a rank's part, as that of
+  // a reduce-scatter, the ranks' sums are added up.
   Buffer result;
-  bool result_is_part =
-      false;  // The result is a rank's part, as a reduce-scatter's: the ranks' sums are added up.
+  bool result_is_part = false;
   double* sum_of_squares = nullptr;
 };
 

@@ -24,7 +24,8 @@ std::string Describe(absl::string_view kind, const Buffer& buffer, absl::string_
   return text;
 }
 
-// A sum of fp32 in 16 bits on the wire. Extrema need none: rounding keeps their order, not values.
+// Whether the call is a sum of fp32 with 16 bits on the wire. Maxima and minima travel as they are,
+// because rounding would keep their order and not their values.
 bool IsNarrow(const Buffer& buffer, ReduceOp op, Wire wire) {
   return wire != Wire::kSameAsBuffer && buffer.dtype == DType::kFloat32 &&
          (op == ReduceOp::kSum || op == ReduceOp::kAverage);
@@ -288,7 +289,7 @@ absl::StatusOr<Work> NcclGroup::Receive(Buffer buffer, int peer, const Collectiv
 }
 
 absl::Status NcclGroup::Barrier(Deadline deadline) {
-  // One number on the device; its value does not matter.
+  // The value of this number on the device does not matter.
   Buffer one;
   one.data = scratch_->kernel_scratch();
   one.bytes = sizeof(int32_t);

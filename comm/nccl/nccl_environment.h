@@ -8,11 +8,11 @@
 
 namespace dtrain::comm {
 
-// The variables that NCCL needs and `environment` does not have. Pure.
+// The variables that NCCL needs and that `environment` does not have. Pure.
 std::vector<LibraryVariable> MissingNcclVariables(const Environment& environment);
 
-// Sets those in this process and logs each with its reason. REQUIRES: NCCL has not been called yet:
-// it reads a variable once.
+// Sets those in this process and logs each with its reason. REQUIRES: NCCL has not been called yet,
+// because it reads a variable once.
 void SetNcclVariables();
 
 }  // namespace dtrain::comm

@@ -23,7 +23,7 @@ class NcclFamily {
     std::lock_guard lock(mutex_);
     members_.emplace(member, std::move(ask));
   }
-  // `member` is not asked any more when this returns.
+  // When this returns, `member` is not asked any more.
   void Leave(const void* member) {
     std::lock_guard lock(mutex_);
     members_.erase(member);

@@ -49,13 +49,14 @@ std::shared_ptr<FlightRecorder> RecorderOf(const GroupOptions& options) {
                                  .transport = "nccl"});
 }
 
-// How many ids `options` need: one serves so many ranks.
+// How many ids the group needs, of which each serves ranks_per_id ranks.
 int IdCount(NcclApi& nccl, const NcclGroupOptions& options) {
   const int per_id = std::max(1, options.ranks_per_id);
   return nccl.HasScalableInit() ? (options.group.size + per_id - 1) / per_id : 1;
 }
 
-// Ranks spread evenly over the job make the ids, every rank reads all and says that it came.
+// Ranks that are spread evenly over the job make the ids. Every rank tells that it came and reads
+// all ids.
 absl::StatusOr<std::vector<NcclUniqueId>> MeetForIds(NcclApi& nccl, Store* store,
                                                      const NcclGroupOptions& options,
                                                      Deadline deadline) {
@@ -87,7 +88,7 @@ absl::StatusOr<std::vector<NcclUniqueId>> MeetForIds(NcclApi& nccl, Store* store
   return ids;
 }
 
-// `status` of an initialisation, with the ranks that did not come when that is why.
+// The `status` of an initialisation. If its time was over, the ranks that did not come are named.
 absl::Status ExplainInit(const absl::Status& status, Store* store, const GroupOptions& options) {
   if (status.code() != absl::StatusCode::kDeadlineExceeded || store == nullptr) {
     return status;
@@ -104,7 +105,7 @@ absl::Status ExplainInit(const absl::Status& status, Store* store, const GroupOp
       status.message(), " (after ", absl::FormatDuration(options.connect_timeout), "); ", known));
 }
 
-// Deregisters when dropped; the communicator may be gone by then.
+// Deregisters when it is dropped. The communicator may be gone by then.
 class NcclRegistration final : public Registration {
  public:
   NcclRegistration(std::shared_ptr<NcclCommunicator> communicator, void* handle)
@@ -259,14 +260,15 @@ absl::Status NcclGroup::Then(std::function<absl::Status(CudaStream* stream)> lau
 absl::Status NcclGroup::JoinStream(CudaStream* stream) {
   std::lock_guard lock(start_mutex_);
   CudaApi& cuda = *seams_.cuda;
-  DT_RETURN_IF_ERROR(ChooseDevice());  // A null stream is one of the thread's device.
+  DT_RETURN_IF_ERROR(ChooseDevice());  // A null stream belongs to the thread's device.
   DT_RETURN_IF_ERROR(
       CudaStatus(cuda, cuda.EventRecord(ordering_event_, stream_), "cudaEventRecord"));
   return CudaStatus(cuda, cuda.StreamWaitEvent(stream, ordering_event_), "cudaStreamWaitEvent");
 }
 
 absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
-  DT_RETURN_IF_ERROR(watchdog_->health());  // A broken group's event comes, its data do not.
+  // An event of a broken group may be recorded although its data never arrive.
+  DT_RETURN_IF_ERROR(watchdog_->health());
   DT_RETURN_IF_ERROR(ChooseDevice());
   return CudaStatus(*seams_.cuda, seams_.cuda->StreamWaitEvent(stream, event),
                     "cudaStreamWaitEvent");
@@ -274,7 +276,7 @@ absl::Status NcclGroup::Await(CudaEvent* event, CudaStream* stream) {
 
 absl::StatusOr<Work> NcclGroup::Start(const Call& call, const CollectiveOptions& given) {
   std::lock_guard lock(start_mutex_);
-  NcclPending pending = Limited(given);
+  NcclPending pending = WithLimits(given);
   DT_RETURN_IF_ERROR(Admit(1, pending.deadline));
   DT_RETURN_IF_ERROR(Prepare(call, 0, &pending));
   const absl::Status queued = Queue(call, given.after, pending.deadline, &pending);
@@ -286,7 +288,7 @@ absl::StatusOr<Work> NcclGroup::Start(const Call& call, const CollectiveOptions&
   return work;
 }
 
-NcclPending NcclGroup::Limited(const CollectiveOptions& given) const {
+NcclPending NcclGroup::WithLimits(const CollectiveOptions& given) const {
   NcclPending pending;
   pending.timeout = std::min(options_.group.timeout, given.deadline.Remaining());
   pending.deadline = Deadline::After(pending.timeout);
@@ -296,7 +298,7 @@ NcclPending NcclGroup::Limited(const CollectiveOptions& given) const {
 
 absl::Status NcclGroup::Admit(size_t calls, Deadline deadline) {
   DT_RETURN_IF_ERROR(watchdog_->health());
-  DT_RETURN_IF_ERROR(ChooseDevice());  // Before events are made, which belong to it.
+  DT_RETURN_IF_ERROR(ChooseDevice());  // Events that are made next belong to this device.
   return watchdog_->Drain(options_.pending_max - std::min(calls, options_.pending_max), deadline);
 }
 
@@ -314,7 +316,8 @@ absl::Status NcclGroup::Prepare(const Call& call, uint64_t before, NcclPending* 
   return absl::OkStatus();
 }
 
-// Half a collective may be on the stream: the ranks no longer agree on the order.
+// A part of the collectives may be on the stream, so that the ranks no longer agree on the order:
+// the group has to end.
 absl::Status NcclGroup::Fail(absl::string_view what, const absl::Status& queued,
                              absl::Span<const NcclPending> all) {
   const absl::Status health = watchdog_->health();
@@ -327,7 +330,7 @@ absl::Status NcclGroup::Fail(absl::string_view what, const absl::Status& queued,
 }
 
 void NcclGroup::Watch(NcclPending pending) {
-  recorder_->Started(pending.ticket, pending.timeout);  // On the stream: as far as a host can see.
+  recorder_->Started(pending.ticket, pending.timeout);  // A host knows only that it is queued.
   pending.sequence = pending.peer < 0 ? collectives_++ : 0;
   ++sequence_;
   watchdog_->Watch(std::move(pending));
@@ -383,7 +386,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Split(int color, int key,
         absl::StrCat("splitting off \"", name, "\": ", communicator.status().message()));
     return Annotate(communicator.status(), label_);
   }
-  // A name of its own in the store for each split, the same on all ranks.
+  // Each split has its own name in the store, which is the same on all ranks.
   const uint64_t number = splits_++;
   if (*communicator == nullptr) {
     return nullptr;

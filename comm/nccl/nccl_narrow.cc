@@ -1,4 +1,4 @@
-// Reductions of fp32 with 16 bits on the wire: rounded parts travel, sums are in fp32.
+// Reductions of fp32 with 16 bits on the wire: rounded parts travel, and sums are in fp32.
 //
 // NCCL's own reductions of 16-bit buffers round after each addition; here each element is rounded
 // once as it leaves and once as a sum, whatever the number of ranks, and added up in rank order.
@@ -26,7 +26,7 @@ absl::Status NcclGroup::NarrowAllReduce(const Buffer& buffer, ReduceOp op, Wire 
                                         Deadline deadline) {
   const DType narrow = NarrowType(wire);
   const size_t ranks = static_cast<size_t>(size());
-  // Equal parts; what the last is longer than the buffer travels too and is looked at by nobody.
+  // The parts are equal. Together they may be longer than the buffer, and nobody reads the rest.
   const size_t step = (buffer.count() + ranks - 1) / ranks;
   const size_t whole = ranks * step * kNarrowBytes;
   DT_ASSIGN_OR_RETURN(void* const scratch, scratch_->Parts(2 * whole, stream_));

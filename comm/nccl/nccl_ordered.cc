@@ -1,4 +1,4 @@
-// The rank-ordered reductions of NcclGroup and the exchange that they stand on.
+// The rank-ordered reductions of NcclGroup and the exchange on which they are built.
 #include <algorithm>
 
 #include "base/status.h"

@@ -51,7 +51,7 @@ std::optional<std::string> NcclPeers::abort() const {
 void NcclPeers::AnnounceAbort(const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
-    resting_ = true;
+    group_ended_ = true;
   }
   arrivals_.AnnounceAbort(reason);
 }
@@ -73,38 +73,38 @@ void NcclPeers::AskAll(const std::vector<uint64_t>& sequences) {
   }
 }
 
-void NcclPeers::Look() {
-  const NcclArrivals::Sight sight = arrivals_.Look();
-  for (const uint64_t sequence : sight.asked) {
+void NcclPeers::Poll() {
+  const NcclArrivals::Notes notes = arrivals_.Poll();
+  for (const uint64_t sequence : notes.questions) {
     if (const auto answer = Answer(sequence); answer.has_value()) {
       arrivals_.Announce(sequence, *answer);
     }
   }
-  if (sight.abort.has_value()) {
+  if (notes.abort.has_value()) {
     std::lock_guard lock(mutex_);
-    abort_ = sight.abort;
+    abort_ = notes.abort;
   }
 }
 
 void NcclPeers::Run() {
   PrepareThread("dt-nccl-peers", false);
-  Deadline next_look = Deadline::After(interval_);
+  Deadline next_poll = Deadline::After(interval_);
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    if (resting_) {
+    if (group_ended_) {
       changed_.wait(lock);
       continue;
     }
-    if (to_ask_.empty() && !next_look.Expired()) {
-      changed_.wait_for(lock, absl::ToChronoNanoseconds(next_look.Remaining()));
+    if (to_ask_.empty() && !next_poll.Expired()) {
+      changed_.wait_for(lock, absl::ToChronoNanoseconds(next_poll.Remaining()));
       continue;
     }
     const std::vector<uint64_t> asking = std::exchange(to_ask_, {});
     lock.unlock();
     AskAll(asking);
-    if (next_look.Expired()) {
-      Look();
-      next_look = Deadline::After(interval_);
+    if (next_poll.Expired()) {
+      Poll();
+      next_poll = Deadline::After(interval_);
     }
     lock.lock();
   }

@@ -1,5 +1,5 @@
-// Device and pinned memory that an NCCL group works in: sums of squares and the parts of
-// rank-ordered reductions. Used under the group's start lock.
+// Device and pinned memory in which an NCCL group keeps sums of squares and the parts of
+// rank-ordered reductions. The group uses it under its start lock.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace dtrain::comm {
 
 class NcclScratch {
  public:
-  // Room for the sums of `slots` collectives in flight and `kernel_bytes` for the kernels.
+  // Has room for the sums of `slots` collectives in flight, and `kernel_bytes` for the kernels.
   static absl::StatusOr<std::unique_ptr<NcclScratch>> Create(CudaApi* cuda, size_t slots, int size,
                                                              size_t kernel_bytes);
   NcclScratch(const NcclScratch&) = delete;
@@ -21,12 +21,12 @@ class NcclScratch {
   ~NcclScratch();
 
   double* device_sum(uint64_t slot) const { return sums_ + slot % slots_ * (size_ + 1); }
-  // [size]: the sums of all ranks.
+  // The sums of all ranks: [size].
   double* device_rank_sums(uint64_t slot) const { return device_sum(slot) + 1; }
   double* pinned_sum(uint64_t slot) const { return pinned_ + slot % slots_; }
   void* kernel_scratch() const { return kernel_; }
-  // At least `bytes` of device memory, the same block until a larger one is asked for; growing
-  // waits for `stream`.
+  // At least `bytes` of device memory. It is the same block until a larger one is asked for; to
+  // grow, this waits for `stream`.
   absl::StatusOr<void*> Parts(size_t bytes, CudaStream* stream);
 
  private:

@@ -1,13 +1,13 @@
 // Several reduce-scatters of NcclGroup in one call of NCCL.
 //
-// A non-blocking NCCL starts a thread for each call, which takes some 50 us, and the host asks
-// until it has ended: for a group of calls (ncclGroupStart) it does so once.
+// A non-blocking NCCL starts a thread for each call, which takes some 50 us, and the host polls
+// until the thread has ended. For a group of calls (ncclGroupStart) that happens once.
 //
-// All ranks must group alike. The same calls one by one on another rank are not the same to NCCL:
-// it sorts those of a group by size, chooses algorithm, protocol and channels by the sizes of all
-// that are alike, and runs them as one kernel (ncclPrepareTasks and scheduleCollTasksToPlan in its
-// src/enqueue.cc). Which calls go together is therefore the caller's plan, equal on all ranks, and
-// never what happens to be ready on one of them.
+// All ranks must group the calls alike. For NCCL the same calls one by one on another rank are not
+// the same: it sorts those of a group by size, chooses algorithm, protocol and channels by the
+// sizes of all that are alike, and runs them as one kernel (ncclPrepareTasks and
+// scheduleCollTasksToPlan in src/enqueue.cc of NCCL 2.28.9). The caller therefore plans which calls
+// go together, equally on all ranks. It never takes those that happen to be ready on one of them.
 #include <algorithm>
 #include <vector>
 
@@ -20,8 +20,8 @@
 namespace dtrain::comm {
 namespace {
 
-// NCCL's names for one call's type and operator.
-struct NcclNames {
+// The type and the operator of one call, as NCCL names them.
+struct NcclTypeAndOp {
   NcclDType dtype = NcclDType::kFloat32;
   NcclReduceOp op = NcclReduceOp::kSum;
 };
@@ -44,7 +44,7 @@ absl::Status NcclGroup::ReduceScatterCoalesced(absl::Span<const ReduceScatterCal
     return absl::OkStatus();
   }
   return StartTogether(made, calls, [&](Deadline deadline) -> absl::Status {
-    std::vector<NcclNames> names(calls.size());
+    std::vector<NcclTypeAndOp> names(calls.size());
     for (size_t i = 0; i < calls.size(); ++i) {
       const DType dtype = calls[i].input.dtype;
       DT_ASSIGN_OR_RETURN(names[i].dtype, ToNcclDType(dtype));
@@ -74,7 +74,7 @@ absl::Status NcclGroup::StartTogether(absl::Span<const Call> calls,
   std::lock_guard lock(start_mutex_);
   std::vector<NcclPending> all;
   for (const ReduceScatterCall& call : given) {
-    all.push_back(Limited(call.options));
+    all.push_back(WithLimits(call.options));
   }
   DT_RETURN_IF_ERROR(Admit(all.size(), all.front().deadline));
   const std::string what =
@@ -95,12 +95,13 @@ absl::Status NcclGroup::StartTogether(absl::Span<const Call> calls,
   return absl::OkStatus();
 }
 
-// NCCL puts nothing on the stream before the group's end, so the calls' events are around it.
+// NCCL puts nothing on the stream before the end of its group, so all calls' first events are
+// recorded before the group and all second ones behind it.
 absl::Status NcclGroup::QueueTogether(absl::Span<const ReduceScatterCall> given,
                                       absl::Span<const NcclPending> all,
                                       absl::FunctionRef<absl::Status(Deadline)> queue) {
   CudaApi& cuda = *seams_.cuda;
-  bool follows = false;  // The stream waits for the compute stream already: once is enough.
+  bool follows = false;  // Whether the stream waits for the compute stream already.
   for (const ReduceScatterCall& call : given) {
     if (call.options.after != nullptr || !follows) {
       DT_RETURN_IF_ERROR(FollowComputeStream(call.options.after));

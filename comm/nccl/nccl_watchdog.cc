@@ -73,7 +73,7 @@ void NcclWatchdog::ReturnEvents(CudaEvent* start, CudaEvent* end) {
 void NcclWatchdog::Watch(NcclPending pending) {
   std::unique_lock lock(mutex_);
   if (!health_.ok()) {
-    free_events_.emplace_back(pending.start, pending.end);  // Not used again; freed at the end.
+    free_events_.emplace_back(pending.start, pending.end);  // The destructor frees them.
     const absl::Status health = health_;
     lock.unlock();
     Finish(pending, health, 0);
@@ -120,9 +120,10 @@ absl::Status NcclWatchdog::Drain(size_t most, Deadline deadline) {
 void NcclWatchdog::Run() {
   PrepareThread("dt-nccl", false);
   (void)options_.cuda->SetDevice(options_.device);
-  next_error_look_ = Deadline::After(options_.error_interval);
+  next_error_poll_ = Deadline::After(options_.error_interval);
   std::unique_lock lock(mutex_);
-  // An abort asked for just before the end is still carried out: the peers must hear of it.
+  // An abort that was asked for just before the end is still carried out, so that the peers learn
+  // of it.
   while (!stop_ || (abort_asked_ && health_.ok())) {
     if (abort_asked_ && health_.ok()) {
       const std::string text = absl::StrCat(options_.group, ": aborted: ", abort_reason_);
@@ -130,7 +131,7 @@ void NcclWatchdog::Run() {
       Break(absl::AbortedError(text));
       lock.lock();
     } else if (pending_.empty()) {
-      changed_.wait(lock);  // An abort of a peer is the next call's to find.
+      changed_.wait(lock);  // The next call finds a peer's abort.
     } else {
       lock.unlock();
       const bool finished = FinishHead();
@@ -175,7 +176,7 @@ bool NcclWatchdog::FinishHead() {
   const NcclPending done = std::move(pending_.front());
   pending_.pop_front();
   free_events_.emplace_back(done.start, done.end);
-  // At least 1 ns: 0 means "not done".
+  // At least 1 ns, because 0 means "not done".
   Finish(done, absl::OkStatus(), 1 + static_cast<int64_t>(milliseconds * 1e6F));
   changed_.notify_all();
   return true;
@@ -191,8 +192,8 @@ absl::Status NcclWatchdog::Examine() {
   }
   NoteStart(head);
   DT_RETURN_IF_ERROR(ExamineTime(head));
-  if (next_error_look_.Expired()) {
-    next_error_look_ = Deadline::After(options_.error_interval);
+  if (next_error_poll_.Expired()) {
+    next_error_poll_ = Deadline::After(options_.error_interval);
     const absl::Status error = options_.communicator->AsyncError();
     if (!error.ok()) {
       return broken(error.message());
@@ -221,17 +222,17 @@ absl::Status NcclWatchdog::ExamineTime(const NcclPending& head) {
     return absl::OkStatus();
   }
   if (head.peer >= 0) {
-    return Late(head);
+    return TimeoutError(head);
   }
   if (asked_ != head.ticket) {
     asked_ = head.ticket;
     grace_ = Deadline::After(kArrivalGrace);
     peers_.Ask(head.sequence);
   }
-  return grace_.Expired() ? Late(head) : absl::OkStatus();
+  return grace_.Expired() ? TimeoutError(head) : absl::OkStatus();
 }
 
-absl::Status NcclWatchdog::Late(const NcclPending& head) {
+absl::Status NcclWatchdog::TimeoutError(const NcclPending& head) {
   std::string known;
   if (!Started(head)) {
     known = "this rank's device has not come to it: what was queued before it goes on";

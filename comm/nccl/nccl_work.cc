@@ -32,7 +32,7 @@ absl::Status NcclWork::Wait(Deadline deadline) {
     if (deadline.Expired()) {
       return absl::DeadlineExceededError("the collective goes on; it may be waited for again");
     }
-    // Bounded, so that a deadline on a clock of a test is noticed.
+    // The wait is bounded, so that the end of a deadline on a test's clock is noticed.
     const absl::Duration left = std::min(deadline.Remaining(), absl::Milliseconds(100));
     changed_.wait_for(lock, absl::ToChronoNanoseconds(left));
   }

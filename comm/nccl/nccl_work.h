@@ -1,4 +1,4 @@
-// The state behind a Work of the NCCL group: finished once by the watchdog thread.
+// The state behind a Work of the NCCL group, which the watchdog's thread finishes once.
 //
 // Thread-safe.
 #pragma once
@@ -14,12 +14,12 @@
 
 namespace dtrain::comm {
 
-// How many threads wait for Works of one group: its watchdog looks more often for them.
+// How many threads wait for Works of one group. Its watchdog polls the device more often for them.
 using NcclWaiters = std::atomic<int>;
 
 class NcclWork final : public WorkState {
  public:
-  // `waiters`: null where nobody looks.
+  // `waiters`: null if no watchdog reads it.
   explicit NcclWork(std::shared_ptr<NcclWaiters> waiters = nullptr)
       : waiters_(std::move(waiters)) {}
 

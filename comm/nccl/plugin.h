@@ -1,5 +1,5 @@
-// Opens the CUDA plugin on demand: the door from a program that links no CUDA library to NCCL, the
-// CUDA runtime and dtrain's CUDA kernels.
+// Opens the CUDA plugin on demand. Through it a program that links no CUDA library reaches NCCL,
+// the CUDA runtime and dtrain's CUDA kernels.
 //
 // Thread-safe. The plugin is opened once a process and stays mapped.
 #pragma once
@@ -20,16 +20,16 @@ class Plugin {
       : table_(table), path_(std::move(path)) {}
 
   CudaApi& cuda() const;
-  // NotFound when libnccl.so.2 cannot be opened; says what was tried.
+  // NotFound if libnccl.so.2 cannot be opened; the error names the files that were tried.
   absl::StatusOr<NcclApi*> nccl() const;
-  // All that NcclGroup::Create needs; the error of nccl() otherwise.
+  // Everything that NcclGroup::Create needs, or the error of nccl().
   absl::StatusOr<NcclSeams> seams() const;
-  // For kernels::AsCudaKernelTable.
+  // The argument of kernels::AsCudaKernelTable.
   const void* kernel_table() const;
   // The number of GPUs, at least 1. FailedPrecondition with CUDA's reason when there is none.
   absl::StatusOr<int> DeviceCount() const;
   const std::string& path() const { return path_; }
-  // The version that it was built from, which is this program's.
+  // The version of the source from which it was built, which is this program's.
   const char* version() const;
 
  private:
@@ -37,12 +37,12 @@ class Plugin {
   const std::string path_;
 };
 
-// The process's plugin: libdtrain_cuda.so from DTRAIN_PLUGIN_DIR when that is set, else from the
-// folder of the program or ../lib beside it. NotFound lists the folders; FailedPrecondition: it is
-// there but cannot be loaded (dlopen's text) or is of another build.
+// The process's plugin: libdtrain_cuda.so from DTRAIN_PLUGIN_DIR if that is set, else from the
+// folder of the program or ../lib beside it. NotFound lists the folders. FailedPrecondition if the
+// file is there but cannot be loaded (with dlopen's text) or is of another build.
 absl::StatusOr<Plugin*> OpenCudaPlugin();
 
-// The same from the first of `folders` that has the file; each call opens anew.
+// The same from the first of `folders` that has the file; each call opens it anew.
 absl::StatusOr<Plugin> OpenCudaPluginIn(const std::vector<std::string>& folders);
 
 }  // namespace dtrain::comm

@@ -13,7 +13,7 @@ namespace {
 
 class NoRegistration final : public Registration {};
 
-// Where `inner` lies in `outer`; -1: outside.
+// The offset of `inner` in `outer`, or -1 if it lies outside.
 int64_t OffsetIn(const Buffer& inner, const Buffer& outer) {
   const auto* const from = static_cast<const char*>(outer.data);
   const auto* const at = static_cast<const char*>(inner.data);
@@ -26,7 +26,7 @@ Buffer OnHost(const Buffer& buffer, void* data) {
 
 }  // namespace
 
-// Page-locked memory that grows.
+// Page-locked memory that can grow.
 class StagedGroup::Pinned {
  public:
   explicit Pinned(CudaApi* cuda) : cuda_(cuda) {}
@@ -87,12 +87,12 @@ StagedGroup::~StagedGroup() {
     worker_.reset();
   }
   if (stream_ != nullptr) {
-    (void)options_.cuda->StreamSynchronize(stream_);  // Before its pinned memory goes.
+    (void)options_.cuda->StreamSynchronize(stream_);  // It may still use pinned memory.
   }
   if (event_ != nullptr) {
     (void)options_.cuda->EventDestroy(event_);
   }
-  for (CudaEvent* const event : free_places_) {
+  for (CudaEvent* const event : free_events_) {
     (void)options_.cuda->EventDestroy(event);
   }
   if (stream_ != nullptr) {
@@ -129,38 +129,38 @@ absl::Status StagedGroup::CheckBuffer(const Buffer& buffer) const {
       buffer.device.index, options_.device));
 }
 
-absl::StatusOr<StagedGroup::Place> StagedGroup::PlaceOfCall(CudaEvent* after) {
+absl::StatusOr<StagedGroup::ReadyEvent> StagedGroup::ReadyEventOf(CudaEvent* after) {
   if (after != nullptr) {
-    return Place{.event = after, .ours = false};
+    return ReadyEvent{.event = after, .ours = false};
   }
   CudaApi& cuda = *options_.cuda;
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
-  Place place{.event = nullptr, .ours = true};
+  ReadyEvent ready{.event = nullptr, .ours = true};
   {
-    std::lock_guard lock(places_mutex_);
-    if (!free_places_.empty()) {
-      place.event = free_places_.back();
-      free_places_.pop_back();
+    std::lock_guard lock(events_mutex_);
+    if (!free_events_.empty()) {
+      ready.event = free_events_.back();
+      free_events_.pop_back();
     }
   }
-  if (place.event == nullptr) {
-    DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventCreate(&place.event, false), "cudaEventCreate"));
+  if (ready.event == nullptr) {
+    DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.EventCreate(&ready.event, false), "cudaEventCreate"));
   }
   const absl::Status recorded =
-      CudaStatus(cuda, cuda.EventRecord(place.event, options_.compute_stream), "cudaEventRecord");
+      CudaStatus(cuda, cuda.EventRecord(ready.event, options_.compute_stream), "cudaEventRecord");
   if (!recorded.ok()) {
-    std::lock_guard lock(places_mutex_);
-    free_places_.push_back(place.event);
+    std::lock_guard lock(events_mutex_);
+    free_events_.push_back(ready.event);
     return recorded;
   }
-  return place;
+  return ready;
 }
 
-absl::Status StagedGroup::Follow(const Place& place) {
-  const CudaResult result = options_.cuda->StreamWaitEvent(stream_, place.event);
-  if (place.ours) {  // The wait is for what it recorded so far, so it may be recorded again.
-    std::lock_guard lock(places_mutex_);
-    free_places_.push_back(place.event);
+absl::Status StagedGroup::Follow(const ReadyEvent& ready) {
+  const CudaResult result = options_.cuda->StreamWaitEvent(stream_, ready.event);
+  if (ready.ours) {  // The wait holds for this record, so another call may record the event again.
+    std::lock_guard lock(events_mutex_);
+    free_events_.push_back(ready.event);
   }
   return CudaStatus(*options_.cuda, result, "cudaStreamWaitEvent");
 }
@@ -178,34 +178,34 @@ absl::StatusOr<Work> StagedGroup::Start(Buffer input, Buffer output, CudaEvent* 
   }
   std::lock_guard lock(start_mutex_);
   DT_RETURN_IF_ERROR(Health());
-  DT_ASSIGN_OR_RETURN(const Place place, PlaceOfCall(after));
-  if (worker_ == nullptr) {  // The only rank's part is the result.
-    DT_RETURN_IF_ERROR(Follow(place));
+  DT_ASSIGN_OR_RETURN(const ReadyEvent ready, ReadyEventOf(after));
+  if (worker_ == nullptr) {  // The part of the only rank is the result.
+    DT_RETURN_IF_ERROR(Follow(ready));
     if (output.data != nullptr && output.data != input.data) {
       DT_RETURN_IF_ERROR(Copy(output.data, input.data, output.bytes));
     }
     return Work();
   }
   auto state = std::make_shared<NcclWork>();
-  worker_->Submit([this, input, output, place, run = std::move(run), state] {
+  worker_->Submit([this, input, output, ready, run = std::move(run), state] {
     absl::Status status = Health();
     if (status.ok()) {
-      status = Exchange(input, output, place, run);
+      status = Exchange(input, output, ready, run);
       Break(status);
     } else {
-      Follow(place).IgnoreError();  // Only to have the event back.
+      Follow(ready).IgnoreError();  // This gives the event back.
     }
     state->Finish(status, 0);
   });
   return Work(state);
 }
 
-// The worker's part. The wait for the call's place is queued here: those of several calls at once
-// would stand before the first one's copies.
-absl::Status StagedGroup::Exchange(Buffer input, Buffer output, const Place& place,
+// Runs on the worker's thread. The wait for the call's event is queued here and not by the call:
+// the stream would wait for the events of several calls before the copies of the first.
+absl::Status StagedGroup::Exchange(Buffer input, Buffer output, const ReadyEvent& ready,
                                    const HostCall& run) {
   CudaApi& cuda = *options_.cuda;
-  DT_RETURN_IF_ERROR(Follow(place));
+  DT_RETURN_IF_ERROR(Follow(ready));
   const Buffer result = output.data == nullptr ? input : output;
   const int64_t result_in_input = OffsetIn(result, input);
   const int64_t input_in_result = OffsetIn(input, result);
@@ -246,7 +246,7 @@ absl::Status StagedGroup::Then(std::function<absl::Status(CudaStream* stream)> l
   return absl::OkStatus();
 }
 
-// Until all that was started is on the stream.
+// Blocks until everything that was started is on the stream.
 absl::Status StagedGroup::AwaitWorker() {
   if (worker_ != nullptr) {
     auto reached = std::make_shared<NcclWork>();
@@ -260,7 +260,7 @@ absl::Status StagedGroup::Await(CudaEvent* event, CudaStream* stream) {
   std::lock_guard lock(start_mutex_);
   CudaApi& cuda = *options_.cuda;
   DT_RETURN_IF_ERROR(AwaitWorker());
-  // A null stream is one of the thread's device.
+  // A null stream belongs to the thread's device.
   DT_RETURN_IF_ERROR(CudaStatus(cuda, cuda.SetDevice(options_.device), "cudaSetDevice"));
   return CudaStatus(cuda, cuda.StreamWaitEvent(stream, event), "cudaStreamWaitEvent");
 }
@@ -282,17 +282,17 @@ absl::StatusOr<std::unique_ptr<Registration>> StagedGroup::Register(
 
 absl::StatusOr<std::unique_ptr<Registration>> StagedGroup::RegisterDevice(void* /*data*/,
                                                                           size_t /*bytes*/) {
-  return std::make_unique<NoRegistration>();  // Copies need none.
+  return std::make_unique<NoRegistration>();  // Copies need no registration.
 }
 
 absl::StatusOr<std::unique_ptr<DeviceGroup>> StagedGroup::SplitGroup(Store* store, int color,
                                                                      int key,
                                                                      const std::string& /*name*/) {
   std::lock_guard lock(start_mutex_);
-  DT_RETURN_IF_ERROR(AwaitWorker());  // The host group is the worker's while it has work.
+  DT_RETURN_IF_ERROR(AwaitWorker());  // The worker uses the host group while it has work.
   DT_ASSIGN_OR_RETURN(auto host, SplitHostGroup(*host_, store, color, key));
   if (host == nullptr) {
-    return nullptr;  // A negative colour.
+    return nullptr;  // The colour is negative.
   }
   return Create(std::move(host), options_);
 }

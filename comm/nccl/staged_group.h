@@ -1,11 +1,11 @@
-// The group of CUDA buffers where NCCL cannot serve (two ranks on one GPU, no NCCL library): data
-// goes through pinned host memory and a host group.
+// The group of CUDA buffers for ranks that cannot use NCCL, because two of them share a GPU or
+// there is no NCCL library. Data goes through pinned host memory and a host group.
 //
-// A call marks its place on the compute stream and returns; one worker thread has the data copied
-// to the host behind that place, whatever calls came later, waits for it, runs the collective on
-// the host group and queues the copy back. JoinStream and Work::Wait wait for that thread. A group
-// of one rank exchanges nothing and has no thread. Results are those of the host group, bit for
-// bit. sum_of_squares is host memory, as with NcclGroup. Thread-safe as Group is.
+// A call records an event on the compute stream and returns. One worker thread queues the copy to
+// the host behind that event, so that later calls do not delay it, and waits for the copy. It then
+// runs the collective on the host group and queues the copy back. JoinStream and Work::Wait wait
+// for that thread. A group of one rank exchanges nothing and has no thread. Results have the bits
+// of the host group's. sum_of_squares is host memory, as with NcclGroup. Thread-safe as Group is.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,12 @@ struct StagedGroupOptions {
   CudaApi* cuda = nullptr;  // Outlives the group.
   int device = 0;
   CudaStream* compute_stream = nullptr;
-  size_t pending_max = 256;  // Collectives not finished; a further call waits.
+  size_t pending_max = 256;  // With so many unfinished collectives a further call waits.
 };
 
 class StagedGroup final : public DeviceGroup {
  public:
-  // `host` is for this group alone: the worker's calls would mix with others'.
+  // No other group may use `host`, because the worker's calls would mix with its calls.
   static absl::StatusOr<std::unique_ptr<StagedGroup>> Create(std::unique_ptr<Group> host,
                                                              const StagedGroupOptions& options);
   ~StagedGroup() override;
@@ -55,7 +55,7 @@ class StagedGroup final : public DeviceGroup {
                                  const CollectiveOptions& options = {}) override;
   absl::StatusOr<Work> AllToAll(Buffer input, Buffer output,
                                 const CollectiveOptions& options = {}) override;
-  // Unimplemented: nothing of a training step needs them.
+  // Both are Unimplemented, because no training step needs them.
   absl::StatusOr<Work> Send(Buffer buffer, int peer,
                             const CollectiveOptions& options = {}) override;
   absl::StatusOr<Work> Receive(Buffer buffer, int peer,
@@ -63,7 +63,7 @@ class StagedGroup final : public DeviceGroup {
   absl::Status Barrier(Deadline deadline) override;
   void Abort(const std::string& reason) override;
 
-  // One after the other.
+  // Runs the calls one after the other.
   absl::Status ReduceScatterCoalesced(absl::Span<const ReduceScatterCall> calls,
                                       ReduceOp op) override;
   absl::Status Then(std::function<absl::Status(CudaStream* stream)> launch) override;
@@ -75,38 +75,42 @@ class StagedGroup final : public DeviceGroup {
                                                           const std::string& name) override;
 
  private:
-  // The part of a collective that goes through the host. It gets host copies of both buffers, or of
-  // one where `output` is null or lies inside `input`.
+  // The collective on the host. It gets host copies of both buffers, or of one if `output` is null
+  // or lies inside `input`.
   using HostCall = std::function<absl::StatusOr<Work>(Group& host, Buffer input, Buffer output)>;
   class Pinned;
   StagedGroup(std::unique_ptr<Group> host, const StagedGroupOptions& options);
   absl::Status CheckBuffer(const Buffer& buffer) const;
   // The event after which a call's data are ready on the device.
-  struct Place {
+  struct ReadyEvent {
     CudaEvent* event = nullptr;
-    bool ours = false;  // Recorded by this group on the compute stream, at the call.
+    bool ours = false;  // This group recorded it on the compute stream, at the call.
   };
   absl::StatusOr<Work> Start(Buffer input, Buffer output, CudaEvent* after, HostCall run);
-  absl::StatusOr<Place> PlaceOfCall(CudaEvent* after);
-  absl::Status Exchange(Buffer input, Buffer output, const Place& place, const HostCall& run);
+  // `after`, or a new event on the compute stream if it is null.
+  absl::StatusOr<ReadyEvent> ReadyEventOf(CudaEvent* after);
+  absl::Status Exchange(Buffer input, Buffer output, const ReadyEvent& ready, const HostCall& run);
   absl::Status Copy(void* to, const void* from, size_t bytes);
-  // The group's stream waits for it.
-  absl::Status Follow(const Place& place);
+  // Lets the group's stream wait for `ready`.
+  absl::Status Follow(const ReadyEvent& ready);
   absl::Status AwaitWorker();
   void Break(const absl::Status& status);
 
   const std::unique_ptr<Group> host_;
   const StagedGroupOptions options_;
   CudaStream* stream_ = nullptr;
-  CudaEvent* event_ = nullptr;  // Between streams.
+  CudaEvent* event_ = nullptr;  // One stream waits for it behind another.
   std::mutex start_mutex_;      // Guards event_; one call is queued at a time.
-  std::mutex places_mutex_;
-  std::vector<CudaEvent*> free_places_;  // One for each call that is on its way, used again.
-  std::unique_ptr<Pinned> whole_;        // Host copies of the worker: the larger buffer,
-  std::unique_ptr<Pinned> apart_;        // and of an input that lies elsewhere.
+  std::mutex events_mutex_;
+  // Each call on its way has an event of its own, and later calls use it again.
+  std::vector<CudaEvent*> free_events_;
+  // The worker's host copies: of the larger buffer, and of an input that lies outside of it.
+  std::unique_ptr<Pinned> whole_;
+  std::unique_ptr<Pinned> apart_;
   mutable std::mutex health_mutex_;
   absl::Status health_;
-  std::unique_ptr<Worker> worker_;  // Null when alone. Last: its closures use the members above.
+  // Null in a group of one rank. It is the last member because its closures use the ones above.
+  std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace dtrain::comm

@@ -90,11 +90,23 @@ absl::Status OpenDevice(Job::State& state, const comm::GroupOptions& options) {
     return absl::OkStatus();
   }
   UseDeviceRng(state.device->tensors());
-  comm::GroupOptions group = options;
+  return MakeDeviceGroup(state, *transport, seams, options);
+}
+
+comm::GroupOptions DeviceGroupOptions(const Job::State& state, DeviceTransport transport,
+                                      const comm::GroupOptions& hosts) {
+  comm::GroupOptions group = hosts;
   group.name = "device";
   group.timeout_min =
-      comm::LeastTimeout(options.timeout_min, CarriersOf(state, *transport, options.rdma));
-  if (*transport == DeviceTransport::kNccl) {
+      comm::LeastTimeout(hosts.timeout_min, CarriersOf(state, transport, hosts.rdma));
+  return group;
+}
+
+absl::Status MakeDeviceGroup(Job::State& state, DeviceTransport transport,
+                             const absl::StatusOr<comm::NcclSeams>& seams,
+                             const comm::GroupOptions& hosts) {
+  const comm::GroupOptions group = DeviceGroupOptions(state, transport, hosts);
+  if (transport == DeviceTransport::kNccl) {
     comm::NcclGroupOptions nccl;
     nccl.group = group;
     nccl.device = state.device->place().index;

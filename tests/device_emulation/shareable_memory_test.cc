@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 
 #include "comm/nccl/plugin/driver_memory.h"
@@ -64,6 +65,19 @@ TEST_F(ShareableMemoryTest, HasAFabricHandleTooWhereTheDeviceHasThem) {
   ASSERT_EQ(driver.created.size(), 1U);
   EXPECT_EQ(static_cast<int>(driver.created[0].requestedHandleTypes),
             CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  EXPECT_EQ(memory_.Free(data_), CudaResult::kSuccess);
+}
+
+// NCCL binds a registered range to a multicast object from its first byte to the end of its last
+// granule, and only if it begins at a multiple of the granularity.
+TEST_F(ShareableMemoryTest, IsOnePieceOfWholeGranulesAsNvlinkSharpNeeds) {
+  driver.fabric = 1;
+  driver.fabric_granule = 2 * kGranule;
+  ASSERT_EQ(memory_.Malloc(&data_, 2 * kGranule + 1), CudaResult::kSuccess);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(data_) % (2 * kGranule), 0U);
+  std::memset(data_, 1, 4 * kGranule);
+  EXPECT_EQ(driver.memories, 1);
+  EXPECT_EQ(driver.mapped, 1);
   EXPECT_EQ(memory_.Free(data_), CudaResult::kSuccess);
 }
 

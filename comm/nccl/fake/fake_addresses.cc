@@ -15,7 +15,7 @@ bool Multiple(const void* data, size_t bytes) {
          (reinterpret_cast<uintptr_t>(data) | bytes) % FakeAddresses::kGranularity == 0;
 }
 
-// The one of `ranges` that begins at or before `data`, or its end.
+// The last of `ranges` that begins at or before `data`, or ranges.end().
 template <class Map>
 typename Map::const_iterator Before(const Map& ranges, const void* data) {
   auto after = ranges.upper_bound(static_cast<char*>(const_cast<void*>(data)));

@@ -2,7 +2,7 @@
 // there, so that an operation that comes before its memory, or after it, ends the process as it
 // would end a CUDA context.
 //
-// kInvalidValue is a call that CUDA would not allow. Thread-safe.
+// A call that CUDA would not allow gives kInvalidValue. Thread-safe.
 #pragma once
 
 #include <cstddef>

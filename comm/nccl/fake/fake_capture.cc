@@ -1,4 +1,4 @@
-// FakeCuda's captures: what may be done during one, and what it gives.
+// FakeCuda's captures: the calls that are allowed during one, and its result.
 #include "comm/nccl/fake/fake_capture.h"
 
 #include <utility>
@@ -40,7 +40,8 @@ CudaResult FakeCuda::StreamBeginCapture(CudaStream* stream) {
 }
 
 CudaResult FakeCuda::StreamEndCapture(CudaStream* stream, CudaGraph** graph) {
-  std::unique_ptr<FakeCapture> capture;  // Dropped after the lock: operations may own memory.
+  // It is dropped after the lock, because operations may own memory whose freeing takes the lock.
+  std::unique_ptr<FakeCapture> capture;
   std::lock_guard lock(mutex_);
   if (capture_ == nullptr || capture_->origin() != stream || !capture_->is_mine()) {
     return CudaResult::kInvalidValue;
@@ -88,7 +89,7 @@ CudaResult FakeCuda::GraphLaunch(CudaGraph* graph, CudaStream* stream) {
 }
 
 CudaResult FakeCuda::GraphDestroy(CudaGraph* graph) {
-  std::shared_ptr<const FakeGraph> dropped;  // After the lock, as above.
+  std::shared_ptr<const FakeGraph> dropped;  // Dropped after the lock, as above.
   std::lock_guard lock(mutex_);
   const auto found = graphs_.find(graph);
   if (found == graphs_.end()) {
@@ -127,8 +128,9 @@ CudaResult FakeCuda::Forbid() {
   return kCaptureUnsupported;
 }
 
-// Whichever thread asks: such a query conflicts with the capture in every mode (cuda_runtime_api.h
-// at cudaThreadExchangeStreamCaptureMode), where other queries are another thread's own affair.
+// A query of such an event conflicts with the capture in every mode, whichever thread makes it
+// (cuda_runtime_api.h at cudaThreadExchangeStreamCaptureMode). Other queries of other threads do
+// not.
 CudaResult FakeCuda::QueryCaptured(uint64_t capture) {
   std::lock_guard lock(mutex_);
   if (capture_ != nullptr && capture == captures_) {

@@ -18,14 +18,14 @@
 
 namespace dtrain::comm {
 
-// cudaErrorStreamCapture*: what CUDA says of a capture.
+// CUDA's errors about captures (cudaErrorStreamCapture*).
 inline constexpr auto kCaptureUnsupported = static_cast<CudaResult>(900);
 inline constexpr auto kCaptureInvalidated = static_cast<CudaResult>(901);
 inline constexpr auto kCaptureUnjoined = static_cast<CudaResult>(904);
 inline constexpr auto kCaptureIsolation = static_cast<CudaResult>(905);
 inline constexpr auto kCapturedEvent = static_cast<CudaResult>(907);
 
-// CUDA's words for these; for another number, the number.
+// CUDA's text for these errors. For another one the text is its number.
 std::string FakeCaptureError(CudaResult result);
 
 struct FakeEvent;
@@ -46,7 +46,7 @@ class FakeCapture {
 
   CudaStream* origin() const { return origin_; }
   bool holds(CudaStream* stream) const { return clocks_.count(stream) > 0; }
-  // Whether the calling thread is the one whose calls are restricted.
+  // Whether the calling thread captures, so that its calls are restricted.
   bool is_mine() const { return std::this_thread::get_id() == thread_; }
   void Spoil() { spoilt_ = true; }
   bool spoilt() const { return spoilt_; }
@@ -55,15 +55,15 @@ class FakeCapture {
     graph_.nodes.push_back(std::move(operation));
     ++clocks_[stream][stream];
   }
-  // The same with the event that `operation` records.
+  // Adds `operation`, which records `event`.
   void AddRecord(CudaStream* stream, std::shared_ptr<FakeEvent> event,
                  std::function<void()> operation) {
     graph_.events.push_back(std::move(event));
     Add(stream, std::move(operation));
   }
-  // The clock that an event stands for which is recorded on `stream` now.
+  // The clock for which an event stands that is recorded on `stream` now.
   Clock Now(CudaStream* stream) { return clocks_[stream]; }
-  // `stream` waits for such an event, and joins.
+  // Lets `stream` wait for such an event, by which it joins the capture.
   void Wait(CudaStream* stream, const Clock& clock) {
     clocks_[stream];
     for (const auto& [other, count] : clock) {

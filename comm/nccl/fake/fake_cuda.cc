@@ -17,7 +17,7 @@ constexpr auto kOutOfMemory = static_cast<CudaResult>(2);      // cudaErrorMemor
 constexpr auto kInvalidDevice = static_cast<CudaResult>(101);
 constexpr auto kLaunchFailure = static_cast<CudaResult>(719);
 
-// The device that a thread chose, and of which fake.
+// The device that a thread chose, and the fake to which it belongs.
 struct ChosenDevice {
   uint64_t fake = 0;
   int device = 0;
@@ -39,7 +39,7 @@ FakeCuda::~FakeCuda() {
   stopping_ = true;
   capture_.reset();
   graphs_.clear();
-  streams_.clear();  // Joins: operations see stopping_ and end.
+  streams_.clear();  // This joins the threads, whose operations see stopping_ and end.
   retired_.clear();
   for (auto& [data, bytes] : device_blocks_) {
     std::free(data);
@@ -153,7 +153,7 @@ CudaResult FakeCuda::StreamWaitEvent(CudaStream* stream, CudaEvent* event) {
     }
   }
   if (capture != 0) {
-    return kCapturedEvent;  // The work it stands for ended with its capture.
+    return kCapturedEvent;  // The work that it stands for ended with its capture.
   }
   return Run(stream, [this, found, target] {
     std::unique_lock wait(found->mutex);
@@ -225,7 +225,7 @@ CudaResult FakeCuda::EventRecord(CudaEvent* event, CudaStream* stream) {
 
 bool FakeCuda::IsOnDevice(CudaStream* stream, int device) {
   if (stream == host_stream_) {
-    return true;  // It stands for a stream of whatever device.
+    return true;  // It stands for a stream of any device.
   }
   if (stream == nullptr) {
     return current_device() == device;
@@ -343,7 +343,7 @@ CudaResult FakeCuda::MallocDevice(void** data, size_t bytes) {
 }
 CudaResult FakeCuda::FreeDevice(void* data) {
   if (std::lock_guard lock(mutex_); capture_ != nullptr) {
-    capture_->Spoil();  // Whichever thread captures: freeing waits for the device.
+    capture_->Spoil();  // Freeing waits for the device, whichever thread captures.
     return kCaptureUnsupported;
   }
   return Free(device_blocks_, data, "cudaFree");
@@ -358,25 +358,25 @@ CudaResult FakeCuda::MemoryGranularity(size_t* bytes) {
   return CudaResult::kSuccess;
 }
 CudaResult FakeCuda::ReserveAddresses(void** data, size_t bytes) {
-  return Noted(addresses_.Reserve(data, bytes), "cuMemAddressReserve");
+  return CheckAllowed(addresses_.Reserve(data, bytes), "cuMemAddressReserve");
 }
 CudaResult FakeCuda::FreeAddresses(void* data, size_t bytes) {
-  return Noted(addresses_.Free(data, bytes), "cuMemAddressFree");
+  return CheckAllowed(addresses_.Free(data, bytes), "cuMemAddressFree");
 }
 CudaResult FakeCuda::CreateMemory(CudaMemory** memory, size_t bytes) {
-  return Noted(addresses_.Create(memory, bytes), "cuMemCreate");
+  return CheckAllowed(addresses_.Create(memory, bytes), "cuMemCreate");
 }
 CudaResult FakeCuda::DestroyMemory(CudaMemory* memory) {
-  return Noted(addresses_.Destroy(memory), "cuMemRelease");
+  return CheckAllowed(addresses_.Destroy(memory), "cuMemRelease");
 }
 CudaResult FakeCuda::MapMemory(void* data, size_t bytes, CudaMemory* memory) {
-  return Noted(addresses_.Map(data, bytes, memory), "cuMemMap");
+  return CheckAllowed(addresses_.Map(data, bytes, memory), "cuMemMap");
 }
 CudaResult FakeCuda::UnmapMemory(void* data, size_t bytes) {
-  return Noted(addresses_.Unmap(data, bytes), "cuMemUnmap");
+  return CheckAllowed(addresses_.Unmap(data, bytes), "cuMemUnmap");
 }
 
-CudaResult FakeCuda::Noted(CudaResult result, const char* what) {
+CudaResult FakeCuda::CheckAllowed(CudaResult result, const char* what) {
   if (result == CudaResult::kInvalidValue) {
     Violation(absl::StrCat(what, " of a range or memory that it does not allow"));
   }

@@ -1,21 +1,21 @@
-// A CudaApi on the host: each stream is a thread that runs its operations in order, device memory
-// is host memory that is remembered, so that a collective on a wrong pointer is noticed.
+// A CudaApi on the host. Each stream is a thread that runs its operations in order. Device memory
+// is host memory that the fake keeps a list of, so that it notices a collective on a wrong pointer.
 //
-// Thread-safe. Make it after fork: threads do not cross it. The destructor ends operations that
-// hang and joins every stream.
+// Thread-safe. It must be made after fork, because a forked process has none of its parent's
+// threads. The destructor ends operations that hang and joins every stream.
 //
-// host_stream() stands for the stream that a program computes on with host code: its operations run
-// in the calling thread at once, so that they are in order with that code. What may differ on a
-// real stream is kept: a copy from it to pinned memory lands only when an event recorded after it
-// is found done, and pinned memory that changed between a copy from it and such an event is a
-// violation.
+// host_stream() stands for the stream on which a program computes with host code. Its operations
+// run in the calling thread at once, so that they are in order with that code. It keeps two
+// differences of a real stream: a copy from it to pinned memory lands only when an event that was
+// recorded after it is found done, and pinned memory that changes between a copy from it and such
+// an event is a violation.
 //
-// Each thread has a current device, 0 until it chooses. Streams and events are of the device that
-// was current when they were made, the default stream is of the current one, and an event is
-// recorded on streams of its own device alone.
+// Each thread has a current device, which is 0 until it chooses. Streams and events belong to the
+// device that was current when they were made, the default stream belongs to the current one, and
+// an event can be recorded only on streams of its own device.
 //
-// One capture at a time, on whatever stream. A graph runs its operations one after the other in the
-// order of their recording, whatever streams they were recorded on.
+// There is one capture at a time. A graph runs its operations one after the other in the order of
+// their recording, also if they were recorded on several streams.
 #pragma once
 
 #include <atomic>
@@ -85,69 +85,71 @@ class FakeCuda final : public CudaApi {
   CudaResult TryExportableMemory() override { return exportable_memory_; }
 
   CudaStream* host_stream() const { return host_stream_; }
-  // StreamSynchronize calls so far, of all threads.
+  // How many StreamSynchronize calls all threads made so far.
   int synchronizations() const { return synchronizations_; }
-  // Operations that hosts queued so far, a launch of a graph being one; what is recorded is none.
+  // How many operations hosts queued so far. A launch of a graph counts as one, and a recorded
+  // operation does not count.
   int64_t queued() const { return queued_; }
-  // Waits of streams for events that a graph recorded last, so far.
+  // How often streams waited so far for events that a graph recorded last.
   int waits_inside_graphs() const { return waits_inside_graphs_; }
-  // Launches of graphs so far.
+  // How many graphs were launched so far.
   int graph_launches() const { return graph_launches_; }
-  // EventQuery calls so far, of all threads.
+  // How many EventQuery calls all threads made so far.
   int64_t event_queries() const { return event_queries_; }
   // The calling thread's current device.
   int current_device() const;
   bool IsOnDevice(CudaStream* stream, int device);
-  // Does what a call that waits does to a capture of the calling thread: spoils it. Gives the error
-  // that the call gives then; kSuccess where the thread captures nothing.
+  // Spoils the capture of the calling thread, as a call that waits does, and gives the error of
+  // such a call. kSuccess if the thread captures nothing.
   CudaResult Forbid();
-  // From now on each operation of a stream with a thread starts so much later, so that whoever does
-  // not wait for it is too early for certain.
+  // From now on each operation of a stream with a thread starts so much later, so that code which
+  // does not wait for it is certainly too early.
   void SlowDown(std::chrono::microseconds delay) { delay_us_ = delay.count(); }
-  // While it `hangs`, hosts find no event done, as of a device that is stuck.
+  // While it `hangs`, hosts find no event done, as if the device were stuck.
   void Hang(bool hangs) { hangs_ = hangs; }
-  // After so many more, copies to or from pinned memory fail on streams with a thread.
+  // After so many more copies, those to or from pinned memory fail on streams with a thread.
   void FailCopiesAfter(int64_t copies) { copies_left_ = copies; }
   // Sets the name that DeviceFacts gives every device.
   void SetName(std::string name) { name_ = std::move(name); }
   // Sets how much MemoryInfo says is free.
   void SetFreeMemory(size_t bytes) { free_bytes_ = bytes; }
-  // Memory that CreateMemory gives from now on, in all; more is out of memory.
+  // From now on CreateMemory gives so many bytes in all, and then reports that memory is out.
   void LimitMemory(size_t bytes) { addresses_.Limit(bytes); }
-  // Chooses TryExportableMemory's answer: some containers' drivers refuse such memory.
+  // Sets the result of TryExportableMemory, because drivers in some containers refuse such memory.
   void SetExportableMemory(CudaResult result) { exportable_memory_ = result; }
-  // UnmapMemory calls so far.
+  // How many UnmapMemory calls were made so far.
   int unmaps() const { return addresses_.unmaps(); }
   // Queues `operation` on `stream` (null: the default stream).
   CudaResult Enqueue(CudaStream* stream, std::function<void()> operation);
   // Whether [data, data + bytes) lies inside one MallocDevice block.
   bool IsDeviceMemory(const void* data, size_t bytes) const;
-  // True from the moment of destruction: operations that wait must end.
+  // True once the destructor runs: operations that wait must end then.
   const std::atomic<bool>& stopping() const { return stopping_; }
-  // Calls that real CUDA would punish: unknown streams or events, double frees.
+  // The calls that are errors or undefined in CUDA, such as unknown streams or double frees.
   std::vector<std::string> violations() const;
-  // Device and pinned blocks, addresses, memory, streams, events and graphs not yet freed.
+  // How many device and pinned blocks, addresses, memories, streams, events and graphs are not
+  // freed yet.
   int live_handles() const;
-  // The size of all MallocPinned blocks that were not freed.
+  // The size of all MallocPinned blocks that are not freed yet.
   size_t pinned_bytes() const;
 
  private:
   std::shared_ptr<FakeStream> Find(CudaStream* stream);
   std::shared_ptr<FakeEvent> Find(CudaEvent* event);
   CudaResult Violation(const std::string& text);
-  // A violation when it is kInvalidValue.
-  CudaResult Noted(CudaResult result, const char* what);
+  // Gives `result`, and notes a violation if it is kInvalidValue.
+  CudaResult CheckAllowed(CudaResult result, const char* what);
   // A copy on the host's stream, until an event shows that it is done.
   struct HostCopy {
-    void* to = nullptr;  // Pinned: where `bytes` land. Null: `from` must still hold them.
+    void* to = nullptr;  // Pinned memory that gets `bytes`. Null: `from` must still hold them.
     const void* from = nullptr;
     std::vector<char> bytes;
   };
   void CopyOnHostStream(void* to, const void* from, size_t bytes);
-  // True: `operation` became part of the capture that `stream` takes part in.
+  // If `stream` takes part in a capture, records `operation` there and gives true.
   bool Record(CudaStream* stream, const std::function<void()>& operation);
   CudaResult Run(CudaStream* stream, std::function<void()> operation);
-  // The result of asking an event that was recorded in that capture, which the question spoils.
+  // The result of a query of an event that was recorded in that capture, which the query spoils.
   CudaResult QueryCaptured(uint64_t capture);
   // Settles the first `host_copies` copies, which an event has shown to be done.
   void Settle(uint64_t host_copies);
@@ -155,7 +157,7 @@ class FakeCuda final : public CudaApi {
   CudaResult Malloc(std::map<char*, size_t>& blocks, void** data, size_t bytes);
   CudaResult Free(std::map<char*, size_t>& blocks, void* data, const char* what);
 
-  const uint64_t number_;  // Tells this fake from others that the same thread used before.
+  const uint64_t number_;  // A thread may have used other fakes before, which have other numbers.
   const int devices_;
   std::string name_ = "fake GPU";
   std::atomic<bool> stopping_{false};
@@ -172,17 +174,17 @@ class FakeCuda final : public CudaApi {
   CudaStream* host_stream_ = nullptr;
   mutable std::mutex mutex_;
   std::map<CudaStream*, std::shared_ptr<FakeStream>> streams_;
-  std::vector<std::shared_ptr<FakeStream>> retired_;  // Destroyed while they may still run.
+  std::vector<std::shared_ptr<FakeStream>> retired_;  // Destroyed streams, which may still run.
   std::map<CudaEvent*, std::shared_ptr<FakeEvent>> events_;
-  std::unique_ptr<FakeCapture> capture_;  // Under way.
-  uint64_t captures_ = 0;                 // Begun so far.
+  std::unique_ptr<FakeCapture> capture_;  // The one that is under way, or null.
+  uint64_t captures_ = 0;                 // How many were begun so far.
   std::map<CudaGraph*, std::shared_ptr<const FakeGraph>> graphs_;
   std::map<char*, size_t> device_blocks_;
   std::map<char*, size_t> pinned_blocks_;
   FakeAddresses addresses_;
   std::vector<std::string> violations_;
   std::deque<HostCopy> host_copies_;
-  uint64_t host_copies_settled_ = 0;  // Those before host_copies_.front().
+  uint64_t host_copies_settled_ = 0;  // How many came before host_copies_.front().
 };
 
 }  // namespace dtrain::comm

@@ -19,7 +19,7 @@ void Pause(int round) {
   }
 }
 
-// Calls body(offset, count) for pieces of `count` elements that fit a chunk, at least once.
+// Calls body(offset, count) for pieces of `count` elements that fit into a chunk, at least once.
 template <typename Body>
 void ForEachChunk(size_t count, NcclDType dtype, Body body) {
   const size_t step = kFakeChunkBytes / NcclDTypeBytes(dtype);
@@ -38,7 +38,7 @@ struct Transfer {
   const FakeOperation* operation;
   FakeMailbox* mailbox;
   size_t moved = 0;      // Bytes.
-  bool started = false;  // An empty message still makes one trip.
+  bool started = false;  // An empty message is sent too.
   bool finished = false;
 };
 
@@ -69,7 +69,7 @@ void ProgressReceive(Transfer& transfer) {
   const FakeDescriptor& descriptor = transfer.operation->descriptor;
   if (mail.full.load(std::memory_order_acquire) == 0 || mail.count != descriptor.count ||
       mail.dtype != descriptor.dtype) {
-    return;  // A message of another size is never taken: both sides hang.
+    return;  // A message of another size is never taken, so that both sides hang.
   }
   const size_t bytes = descriptor.count * NcclDTypeBytes(descriptor.dtype);
   const size_t piece = std::min(kFakeChunkBytes, bytes - transfer.moved);

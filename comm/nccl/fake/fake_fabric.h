@@ -1,8 +1,8 @@
-// The wire of the NCCL fake: shared memory that forked processes inherit, and the byte movement of
-// one communicator over it.
+// The connections of the NCCL fake: shared memory that forked processes inherit, over which one
+// communicator moves bytes.
 //
-// A collective whose ranks disagree (kind, count, type, operation, root, NCCL group) never ends, as
-// with NCCL, until the caller's `stopped` says so.
+// A collective whose ranks disagree (kind, count, type, operation, root, NCCL group) never ends by
+// itself, as with NCCL. It ends when the caller's `stopped` gives true.
 #pragma once
 
 #include <atomic>
@@ -22,15 +22,15 @@ inline constexpr size_t kFakeChunkBytes = 16 << 10;
 
 enum class FakeKind : int { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kReceive };
 
-// The facts of an operation that all ranks must agree on.
+// The parts of an operation that must be equal on all ranks.
 struct FakeDescriptor {
   FakeKind kind = FakeKind::kAllReduce;
   NcclDType dtype = NcclDType::kFloat32;
-  int op = 0;    // Pre-multiplied sums are one value: their scalars may differ.
-  int root = 0;  // 0 when there is none.
+  int op = 0;    // All pre-multiplied sums have one value, because their scalars may differ.
+  int root = 0;  // 0 if there is none.
   uint64_t count = 0;
-  // Collectives of its communicator that are in one NCCL group with it, itself included: NCCL plans
-  // them together, so ranks that group otherwise have called something else.
+  // How many collectives of its communicator are in one NCCL group with it, itself included. NCCL
+  // plans them together, so ranks that group them otherwise disagree.
   int together = 1;
   bool operator==(const FakeDescriptor&) const = default;
 };
@@ -45,7 +45,7 @@ struct FakeOperation {
 
 struct FakeMailbox {
   std::atomic<int> full;
-  uint64_t count;  // Elements of the whole message.
+  uint64_t count;  // The elements of the whole message.
   NcclDType dtype;
   char data[kFakeChunkBytes];
 };
@@ -58,11 +58,12 @@ struct FakeSharedComm {
   FakeDescriptor described[kFakeRanksMax];
   char parts[kFakeRanksMax][kFakeChunkBytes];
   FakeMailbox mail[kFakeRanksMax][kFakeRanksMax];  // [from][to]
-  // One split at most: colours and keys by rank, then the new communicator by its first rank.
+  // A communicator is split once at most. Colours and keys are by rank, and the new communicator is
+  // at its first rank.
   std::atomic<int> split_posted;
   int split_color[kFakeRanksMax];
   int split_key[kFakeRanksMax];
-  std::atomic<int> split_comm[kFakeRanksMax];  // Index + 1; 0: not yet.
+  std::atomic<int> split_comm[kFakeRanksMax];  // The index + 1, or 0 before it is known.
 };
 
 struct FakeShared {
@@ -70,7 +71,7 @@ struct FakeShared {
   FakeSharedComm comms[kFakeCommsMax];
 };
 
-// Owns the mapping. Make it before fork.
+// Owns the mapping. It must be made before fork.
 class FakeFabric {
  public:
   FakeFabric();
@@ -83,16 +84,16 @@ class FakeFabric {
   FakeShared* shared_;
 };
 
-// One rank's end of a communicator. Used by one stream thread at a time.
+// One rank's end of a communicator. One stream's thread uses it at a time.
 class FakeExchange {
  public:
   FakeExchange(FakeSharedComm* comm, int rank, int ranks, std::function<bool()> stopped)
       : comm_(comm), rank_(rank), ranks_(ranks), stopped_(std::move(stopped)) {}
 
-  // Runs to the end, or until stopped. REQUIRES: a collective kind.
+  // Runs to the end, or until it is stopped. REQUIRES: the operation is a collective.
   void Collective(const FakeOperation& operation);
-  // Sends and receives that make progress together (one NCCL group); of several with the same peer
-  // the first goes first.
+  // Runs the sends and receives of one NCCL group, which make progress together. Of several with
+  // the same peer the first goes first.
   void PointToPoint(const std::vector<FakeOperation>& operations);
   // Never ends by itself.
   void Hang();

@@ -1,4 +1,4 @@
-// NcclKernels as host loops queued on FakeCuda's streams.
+// NcclKernels as host loops that are queued on FakeCuda's streams.
 #pragma once
 
 #include "comm/nccl/fake/fake_cuda.h"
@@ -6,8 +6,8 @@
 
 namespace dtrain::comm {
 
-// REQUIRES: `cuda` outlives every use; one FakeCuda a process at a time (the table holds plain
-// function pointers).
+// REQUIRES: `cuda` outlives every use. A process uses one FakeCuda at a time, because the table has
+// plain function pointers.
 NcclKernels MakeFakeKernels(FakeCuda* cuda);
 
 }  // namespace dtrain::comm

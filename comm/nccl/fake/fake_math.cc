@@ -10,7 +10,7 @@
 namespace dtrain::comm {
 namespace {
 
-// T: stored; A: what sums are held in.
+// T is the type in memory, and A the type in which sums are held.
 template <typename T, typename A>
 struct Element {
   static A Load(const char* data, size_t index) {

@@ -1,4 +1,4 @@
-// Element arithmetic of the NCCL fake, by NCCL's type names. Pure functions; half types add in
+// The arithmetic of the NCCL fake on elements of NCCL's types. Pure functions. Half types add in
 // fp32 and round once.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace dtrain::comm {
 
 size_t NcclDTypeBytes(NcclDType dtype);
-// output[i] = op over parts[0][i], parts[1][i], ... in this order. Any op above kMin is a sum.
+// output[i] = op over parts[0][i], parts[1][i], ..., in this order. Any op above kMin is a sum.
 void ReduceParts(NcclDType dtype, NcclReduceOp op, absl::Span<const char* const> parts,
                  size_t count, char* output);
 // data[i] *= factor, rounded to the type. REQUIRES: a floating type.

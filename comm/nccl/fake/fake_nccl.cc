@@ -13,15 +13,15 @@ namespace dtrain::comm {
 
 namespace {
 
-// Joins the communicator at `index` of the fabric.
+// Lets `comm` join the communicator at `index` of the fabric.
 void Join(FakeNcclComm& comm, FakeShared& shared, int index) {
   comm.shared = &shared.comms[index];
   comm.shared->ranks = comm.ranks;
   ++comm.shared->joined;
 }
 
-// The rank, size and place of `made`, which `parent` splits off; false while a rank has yet to
-// call.
+// Sets the rank, the size and the place of `made`, which `parent` splits off. False while a rank
+// has not called yet.
 bool JoinSplit(const FakeNcclComm& parent, FakeNcclComm& made, int color, FakeShared& fabric) {
   FakeSharedComm& shared = *parent.shared;
   if (shared.split_posted < parent.ranks) {
@@ -151,7 +151,7 @@ NcclResult FakeNccl::CommInitRankScalable(NcclComm** comm, int ranks,
     std::lock_guard lock(mutex_);
     calls_.push_back("CommInitRankScalable");
   }
-  // The id that a rank meets at matters to NCCL's bootstrap alone, so the first stands for all.
+  // Only NCCL's bootstrap depends on the id at which a rank meets, so the first serves all ranks.
   return CommInitRankConfig(comm, ranks, ids[0], rank, name);
 }
 
@@ -231,7 +231,7 @@ NcclResult FakeNccl::CommAbort(NcclComm* handle) {
   if (comm->split != nullptr) {
     EndSplit(*comm);
   }
-  WaitFor([&comm] { return comm->in_flight == 0; });  // Behind whatever else is on the streams.
+  WaitFor([&comm] { return comm->in_flight == 0; });  // Other work on the streams comes first.
   ++aborts_;
   std::lock_guard lock(mutex_);
   comms_.erase(handle);
@@ -297,7 +297,7 @@ void FakeNccl::EndSplit(FakeNcclComm& comm) {
     return;
   }
   if (!split->joined) {
-    split->made->error = NcclResult::kInternalError;  // Half-made.
+    split->made->error = NcclResult::kInternalError;  // It is unfinished.
   }
   *split->slot = Add(split->made);
 }
@@ -406,7 +406,7 @@ int FakeNccl::live_comms() const {
 
 std::shared_ptr<FakeNcclComm> FakeNccl::Find(NcclComm* comm, const char* call) {
   std::lock_guard lock(mutex_);
-  if (std::string(call) != "CommGetAsyncError") {  // Polls would drown the rest.
+  if (std::string(call) != "CommGetAsyncError") {  // There are many polls and few other calls.
     calls_.emplace_back(call);
   }
   const auto found = comms_.find(comm);

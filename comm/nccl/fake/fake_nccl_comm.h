@@ -1,4 +1,5 @@
-// Internal to the NCCL fake: one rank's communicator in this process, and the guard of one call.
+// One rank's communicator in this process, and the guard of one call. Only the NCCL fake's own
+// files use them.
 #pragma once
 
 #include <atomic>
@@ -15,8 +16,8 @@ namespace dtrain::comm {
 
 class FakeNcclComm;
 
-// A range of pages that is registered; its address is the handle. It counts the ranges that NCCL
-// was given within it.
+// A range of pages that is registered. Its address is the handle, and it counts the ranges within
+// it that were registered.
 struct FakeRegistration {
   uintptr_t begin = 0;
   uintptr_t end = 0;
@@ -27,7 +28,7 @@ struct FakeRegistration {
 struct FakeSplit {
   NcclComm** slot = nullptr;
   int color = 0;
-  std::shared_ptr<FakeNcclComm> made;  // Null for no colour.
+  std::shared_ptr<FakeNcclComm> made;  // Null if the rank gave no colour.
   bool joined = false;
 };
 
@@ -39,22 +40,22 @@ class FakeNcclComm {
   std::atomic<NcclResult> error{NcclResult::kSuccess};
   std::atomic<int> polls_left{0};
   std::atomic<int> in_flight{0};     // Operations on streams that have not ended.
-  FakeSharedComm* shared = nullptr;  // Null of a split that ended half-made.
+  FakeSharedComm* shared = nullptr;  // Null if a split ended before it was finished.
   int device = 0;
   int rank = 0;
   int ranks = 0;
-  const char* name = nullptr;  // NCCL keeps the pointer.
-  std::string named;           // Its text when it was given.
+  const char* name = nullptr;  // The pointer that NCCL keeps.
+  std::string named;           // The text at that pointer when NCCL got it.
   bool ready = false;
   bool finalizing = false;
-  std::unique_ptr<FakeSplit> split;  // Under way.
+  std::unique_ptr<FakeSplit> split;  // The one that is under way, or null.
   std::vector<std::unique_ptr<FakeRegistration>> registrations;
   std::map<int, double> factors;  // The factors of pre-multiplied sums, by op.
   int next_op = static_cast<int>(NcclReduceOp::kMin) + 2;
   std::unique_ptr<FakeExchange> exchange;
 };
 
-// Marks the communicator as used by this thread; notices a second one.
+// Marks the communicator as used by this thread, and notes a violation if another uses it.
 class FakeNccl::Use {
  public:
   Use(FakeNccl* api, NcclComm* handle, const char* call) : comm_(api->Find(handle, call)) {

@@ -3,14 +3,16 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/job_env.h"
 #include "comm/nccl/fake/fake_math.h"
 #include "comm/nccl/fake/fake_nccl.h"
 #include "comm/nccl/fake/fake_nccl_comm.h"
 
 namespace dtrain::comm {
 
-// The open group of a thread, as NCCL keeps it.
+// A thread's open group of calls, which NCCL keeps by thread too.
 struct FakeNccl::ThreadGroup {
   int depth = 0;
   std::vector<Queued> operations;
@@ -74,11 +76,33 @@ NcclResult FakeNccl::Start(const char* call, NcclComm* handle, CudaStream* strea
 
 void FakeNccl::Enqueue(const std::shared_ptr<FakeNcclComm>& comm, CudaStream* stream,
                        std::function<void()> operation) {
+  const std::shared_ptr<FakeLaunches> launches = LaunchesOf(comm->device);
+  bool captured = false;
+  (void)cuda_->StreamIsCapturing(stream, &captured);
+  const uint64_t launch = captured ? 0 : launches->Launch();
   ++comm->in_flight;
-  cuda_->Enqueue(stream, [comm, run = std::move(operation)] {
-    run();
+  cuda_->Enqueue(stream, [comm, cuda = cuda_, launches, launch, run = std::move(operation)] {
+    if (launches->Begin(launch, [&] { return comm->aborted || cuda->stopping(); })) {
+      run();
+      launches->End();
+    }
     --comm->in_flight;
   });
+}
+
+// NCCL reads its variable at its first launch.
+std::shared_ptr<FakeLaunches> FakeNccl::LaunchesOf(int device) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<FakeLaunches>& launches = launches_[device];
+  if (launches == nullptr) {
+    const Environment environment = ReadEnvironment();
+    const auto order = environment.find("NCCL_LAUNCH_ORDER_IMPLICIT");
+    int value = 0;
+    const bool ordered =
+        order != environment.end() && absl::SimpleAtoi(order->second, &value) && value != 0;
+    launches = std::make_shared<FakeLaunches>(faults_.kernels_at_once, ordered);
+  }
+  return launches;
 }
 
 NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
@@ -95,7 +119,7 @@ NcclResult FakeNccl::Launch(const std::vector<Queued>& operations) {
       return queued.comm == comm && !is_transfer(queued);
     });
   };
-  // Like NCCL's, the sends and receives of a group run together, after its collectives.
+  // The sends and receives of a group run together, after its collectives, as NCCL's do.
   std::map<std::pair<FakeNcclComm*, CudaStream*>, std::vector<FakeOperation>> transfers;
   for (const Queued& queued : operations) {
     FakeNcclComm* const comm = queued.comm.get();

@@ -1,5 +1,5 @@
-// The pieces of FakeCuda: a stream (thread with an in-order queue, or the calling thread) and an
-// event.
+// The parts of FakeCuda: a stream, which is a thread with an in-order queue or the calling thread,
+// and an event.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,11 @@ class FakeStream {
         thread_(kind == Kind::kThread ? std::thread([this] { Run(); }) : std::thread()) {}
   FakeStream(const FakeStream&) = delete;
   FakeStream& operator=(const FakeStream&) = delete;
-  // Runs what is queued, then joins. REQUIRES: operations that hang have been told to end.
+  // Runs the queued operations, then joins. REQUIRES: operations that hang have been told to end.
   ~FakeStream();
 
   int device() const { return device_; }
-  // A caller's stream: runs it.
+  // Queues `operation`. A stream of the calling thread runs it at once.
   void Push(std::function<void()> operation);
   // Blocks until everything queued so far has run.
   void Synchronize();
@@ -48,9 +48,10 @@ struct FakeEvent {
   std::condition_variable changed;
   uint64_t recorded = 0;
   uint64_t done = 0;
-  bool in_graph = false;     // The last record is a graph's.
-  uint64_t host_copies = 0;  // Copies on the host's stream before the last record on it.
-  // Recorded in a capture: its number, from 1, and what came before. 0: outside of any.
+  bool in_graph = false;     // Whether a graph made the last record.
+  uint64_t host_copies = 0;  // How many copies were on the host's stream before the last record.
+  // The capture in which the event was recorded, by its number from 1, and the work that came
+  // before it there. 0: it was recorded outside of a capture.
   uint64_t capture = 0;
   FakeCapture::Clock captured;
   std::chrono::steady_clock::time_point done_at;

@@ -1,4 +1,4 @@
-// The CUDA runtime's errors as the seam tells them.
+// The CUDA runtime's errors as the values of CudaResult.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,9 +7,9 @@
 
 namespace dtrain::comm {
 
-// An error is told to the caller: the next launch of a kernel, which asks for the last error, must
-// not find it there.
-inline CudaResult Told(cudaError_t error) {
+// The result of a call of the CUDA runtime. An error is cleared, because only this call's caller
+// may learn of it and the next launch of a kernel asks for the last error.
+inline CudaResult TakeError(cudaError_t error) {
   if (error != cudaSuccess) {
     (void)cudaGetLastError();
   }

@@ -10,10 +10,11 @@
 namespace dtrain::comm {
 namespace {
 
-constexpr unsigned int kSince = 10020;  // CUDA 10.2 brought these functions in their present form.
+// The versions of CUDA that brought these functions in their present form.
+constexpr unsigned int kSince = 10020;
 constexpr unsigned int kAttributesSince = 2000;
 
-// The driver's own errors are no last error of the runtime.
+// An error of the driver is not a last error of the runtime, so nothing has to be cleared.
 CudaResult Result(CUresult result) { return static_cast<CudaResult>(result); }
 CUdeviceptr Address(void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 CUmemGenericAllocationHandle Native(CudaMemory* memory) {
@@ -64,31 +65,31 @@ const Functions& Driver() {
 }
 
 // Sets `location` to the current device.
-CudaResult Place(CUmemLocation& location) {
+CudaResult SetToCurrentDevice(CUmemLocation& location) {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = device;
-  return Told(error);
+  return TakeError(error);
 }
 
-// An error says why the driver's functions cannot be called.
-CudaResult Found() { return Told(Driver().found); }
-// The same, and makes the current device's context, which the driver wants.
-CudaResult Ready() {
-  const CudaResult found = Found();
-  return found == CudaResult::kSuccess ? Told(cudaFree(nullptr)) : found;
+// An error tells why the driver's functions cannot be called.
+CudaResult DriverStatus() { return TakeError(Driver().found); }
+// The same, and makes the current device's context, which the driver needs.
+CudaResult InitializedDriver() {
+  const CudaResult found = DriverStatus();
+  return found == CudaResult::kSuccess ? TakeError(cudaFree(nullptr)) : found;
 }
 
-CudaResult Properties(CUmemAllocationProp& properties) {
-  if (const CudaResult ready = Ready(); ready != CudaResult::kSuccess) {
+CudaResult PlainProperties(CUmemAllocationProp& properties) {
+  if (const CudaResult ready = InitializedDriver(); ready != CudaResult::kSuccess) {
     return ready;
   }
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  return Place(properties.location);
+  return SetToCurrentDevice(properties.location);
 }
 
-bool Has(CUdevice device, CUdevice_attribute attribute) {
+bool HasAttribute(CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
   return Driver().attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
@@ -97,14 +98,15 @@ constexpr auto kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 // The properties that ncclMemAlloc asks for (NCCL 2.28, src/allocator.cc).
 CudaResult ExportableProperties(CUmemAllocationProp& properties) {
-  if (const CudaResult result = Properties(properties); result != CudaResult::kSuccess) {
+  if (const CudaResult result = PlainProperties(properties); result != CudaResult::kSuccess) {
     return result;
   }
   const CUdevice device = properties.location.id;
-  const bool fabric = Has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  const bool fabric = HasAttribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
   properties.requestedHandleTypes =
       fabric ? static_cast<CUmemAllocationHandleType>(CU_MEM_HANDLE_TYPE_FABRIC | kFile) : kFile;
-  const bool rdma = Has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  const bool rdma =
+      HasAttribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   properties.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
   return CudaResult::kSuccess;
 }
@@ -120,7 +122,7 @@ CudaResult GranularityOf(const CUmemAllocationProp& properties, size_t* bytes) {
   return Result(Driver().granularity(bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 }
 
-// `alignment` 0: the driver's own.
+// With an `alignment` of 0 the driver uses its own.
 CudaResult ReserveAt(void** data, size_t bytes, size_t alignment) {
   CUdeviceptr address = 0;
   const CUresult result = Driver().reserve(&address, bytes, alignment, 0, 0);
@@ -133,19 +135,19 @@ CudaResult Allow(void* data, size_t bytes, const CUmemLocation& device) {
   return Result(Driver().set_access(Address(data), bytes, &access, 1));
 }
 
-// Gives the other devices that can reach the current one access to its memory. A device that is
-// refused does without: only transports between devices of one process would use it.
+// Gives the other devices that can reach the current one access to its memory. It is no error if a
+// device is refused, because only transports between devices of one process would use the access.
 void AllowPeers(void* data, size_t bytes) {
   CUmemLocation mine{};
   int count = 0;
-  if (Place(mine) != CudaResult::kSuccess ||
-      Told(cudaGetDeviceCount(&count)) != CudaResult::kSuccess) {
+  if (SetToCurrentDevice(mine) != CudaResult::kSuccess ||
+      TakeError(cudaGetDeviceCount(&count)) != CudaResult::kSuccess) {
     return;
   }
   for (int device = 0; device < count; ++device) {
     int reaches = 0;
     if (device != mine.id &&
-        Told(cudaDeviceCanAccessPeer(&reaches, device, mine.id)) == CudaResult::kSuccess &&
+        TakeError(cudaDeviceCanAccessPeer(&reaches, device, mine.id)) == CudaResult::kSuccess &&
         reaches != 0) {
       (void)Allow(data, bytes, {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device});
     }
@@ -156,7 +158,7 @@ void AllowPeers(void* data, size_t bytes) {
 
 CudaResult DriverMemory::Granularity(size_t* bytes) {
   CUmemAllocationProp properties{};
-  const CudaResult result = Properties(properties);
+  const CudaResult result = PlainProperties(properties);
   return result == CudaResult::kSuccess ? GranularityOf(properties, bytes) : result;
 }
 
@@ -167,18 +169,18 @@ CudaResult DriverMemory::ExportableGranularity(size_t* bytes) {
 }
 
 CudaResult DriverMemory::Reserve(void** data, size_t bytes) {
-  const CudaResult ready = Ready();
+  const CudaResult ready = InitializedDriver();
   return ready == CudaResult::kSuccess ? ReserveAt(data, bytes, /*alignment=*/0) : ready;
 }
 
 CudaResult DriverMemory::Free(void* data, size_t bytes) {
-  const CudaResult found = Found();
+  const CudaResult found = DriverStatus();
   return found == CudaResult::kSuccess ? Result(Driver().free(Address(data), bytes)) : found;
 }
 
 CudaResult DriverMemory::Create(CudaMemory** memory, size_t bytes) {
   CUmemAllocationProp properties{};
-  const CudaResult result = Properties(properties);
+  const CudaResult result = PlainProperties(properties);
   return result == CudaResult::kSuccess ? CreateWith(properties, memory, bytes) : result;
 }
 
@@ -193,19 +195,19 @@ CudaResult DriverMemory::CreateExportable(CudaMemory** memory, size_t bytes) {
       properties.requestedHandleTypes == kFile) {
     return result;
   }
-  // The device has fabric handles, but the system lacks what they need: an IMEX channel, say.
+  // The device has fabric handles, but the system may lack what they need, such as an IMEX channel.
   properties.requestedHandleTypes = kFile;
   return CreateWith(properties, memory, bytes);
 }
 
 CudaResult DriverMemory::Destroy(CudaMemory* memory) {
-  const CudaResult found = Found();
+  const CudaResult found = DriverStatus();
   return found == CudaResult::kSuccess ? Result(Driver().release(Native(memory))) : found;
 }
 
 CudaResult DriverMemory::Map(void* data, size_t bytes, CudaMemory* memory) {
   CUmemLocation device{};
-  if (const CudaResult placed = FirstError(Found(), Place(device));
+  if (const CudaResult placed = FirstError(DriverStatus(), SetToCurrentDevice(device));
       placed != CudaResult::kSuccess) {
     return placed;
   }
@@ -236,7 +238,7 @@ CudaResult DriverMemory::MapAnywhereForPeers(void** data, size_t bytes, size_t g
 }
 
 CudaResult DriverMemory::Unmap(void* data, size_t bytes) {
-  const CudaResult found = Found();
+  const CudaResult found = DriverStatus();
   return found == CudaResult::kSuccess ? Result(Driver().unmap(Address(data), bytes)) : found;
 }
 

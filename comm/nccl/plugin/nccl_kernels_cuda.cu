@@ -1,4 +1,4 @@
-// Sum of squares of a reduced bucket and rank-ordered sums, on the comm stream.
+// The kernels of NcclKernels: sums of squares, sums in rank order and casts, on the group's stream.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -14,12 +14,12 @@ namespace dtrain::comm {
 namespace {
 
 constexpr int kThreads = kNcclKernelThreads;
-// Partial sums at most. How many follows from the elements, whatever the GPU: the same bits on
-// every repeat and device.
+// The most partial sums. Their number follows from the number of elements and not from the GPU, so
+// that results have the same bits on every repeat and device.
 constexpr int kPartials = 4 * kThreads;
 
-// Elements of a thread and step: 16 bytes of 16-bit elements, 32 of fp32; one where the addresses
-// or the end forbid.
+// The elements that a thread takes in a step: 16 bytes of 16-bit elements, or 32 bytes of fp32. It
+// takes one element if the addresses are not aligned, and at the end.
 constexpr int kWidth = 8;
 
 __device__ float Widen(float x) { return x; }
@@ -87,8 +87,8 @@ __device__ void Store(const Lanes<kLanes>& lanes, T* to) {
 
 bool Aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// body(lanes, i) for this thread's elements [i, i + kLanes) of `count`; one by one at the end. All
-// threads of the grid together take each element once.
+// Calls body(lanes, i) for this thread's elements [i, i + kLanes) of `count`, and one by one at the
+// end. All threads of the grid together take each element once.
 template <int kLanes, typename Body>
 __device__ void Each(size_t count, Body body) {
   const NcclKernelSpan span = NcclKernelSpanOf(count, kLanes, blockIdx.x, threadIdx.x, gridDim.x);
@@ -100,7 +100,7 @@ __device__ void Each(size_t count, Body body) {
   }
 }
 
-// The sum over the block's threads, in thread 0: a tree in shared memory.
+// The sum over the block's threads, by a tree in shared memory. Thread 0 gets it.
 __device__ double BlockSum(double value) {
   __shared__ double sums[kThreads];
   sums[threadIdx.x] = value;
@@ -114,7 +114,7 @@ __device__ double BlockSum(double value) {
   return sums[0];
 }
 
-// Which elements a thread sums follows from the addresses' alignment, and is the same on repeat.
+// The alignment of the addresses decides which elements a thread sums, so it is the same on repeat.
 template <int kLanes, typename T>
 __global__ void __launch_bounds__(kThreads)
     SquarePartials(const T* data, size_t count, double* partials) {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Gives how many partial sums it makes.
+// Returns how many partial sums it makes.
 template <typename T>
 unsigned LaunchSquarePartials(const void* data, size_t count, double* partials,
                               cudaStream_t stream) {
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   Each<kLanes>(count, [&](auto total, size_t i) {
     constexpr int kMine = sizeof(total) / sizeof(float);
     total = Load<kMine>(parts + i);
-#pragma unroll 1  // Unrolled it spills on sm_100.
+#pragma unroll 1  // An unrolled loop spills on sm_100.
     for (int part = 1; part < part_count; ++part) {
       const auto more = Load<kMine>(parts + static_cast<size_t>(part) * count + i);
 #pragma unroll
@@ -224,7 +224,7 @@ CudaResult LaunchAddParts(const void* parts, int part_count, size_t count, float
                           void* output, CudaStream* stream) {
   const auto* const from = static_cast<const T*>(parts);
   auto* const to = static_cast<T*>(output);
-  // Every part begins at such an address where the first does and they are multiples of it long.
+  // If the first part is aligned and their length is a multiple of 16 bytes, every part is aligned.
   if (Aligned(parts) && Aligned(output) && count * sizeof(T) % 16 == 0) {
     AddParts<kWidth><<<NcclKernelBlocks(count, kWidth), kThreads, 0, Native(stream)>>>(
         from, part_count, count, scale, to);

@@ -1,5 +1,5 @@
-// Which elements a thread of the plugin's kernels takes, and how it sums their squares: plain
-// arithmetic that the kernels share with a test on the CPU.
+// The elements that a thread of the plugin's kernels takes, and the sum of their squares. The
+// kernels share this arithmetic with a test on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace dtrain::comm {
 
-constexpr int kNcclKernelThreads = 256;  // A block.
+constexpr int kNcclKernelThreads = 256;  // In a block.
 constexpr size_t kNcclBlocksMax = 4096;
 
-// The blocks that share `count` elements out, each thread `lanes` a step.
+// How many blocks work on `count` elements, if each thread takes `lanes` of them in a step.
 constexpr unsigned NcclKernelBlocks(size_t count, int lanes) {
   const size_t each = size_t{kNcclKernelThreads} * static_cast<size_t>(lanes);
   const size_t blocks = count / each + (count % each != 0 ? 1 : 0);
@@ -37,7 +37,7 @@ DT_HOST_DEVICE constexpr NcclKernelSpan NcclKernelSpanOf(size_t count, int lanes
   return {mine * width, threads * width, whole, whole + mine, threads};
 }
 
-// A sum of squares of any number of elements, initialised with {}. It takes fp64 once for as many
+// A sum of squares of any number of elements, initialised with {}. It adds in fp64 once for as many
 // elements as a PairedSquareSum may hold.
 struct LongSquareSum {
   static constexpr int kHeldMax = 4096;

@@ -23,8 +23,8 @@ class Real final : public CudaApi {
   std::string Description() override {
     int runtime = 0;
     int driver = 0;
-    (void)Told(cudaRuntimeGetVersion(&runtime));
-    (void)Told(cudaDriverGetVersion(&driver));
+    (void)TakeError(cudaRuntimeGetVersion(&runtime));
+    (void)TakeError(cudaDriverGetVersion(&driver));
     return absl::StrCat("CUDA runtime ", Version(runtime), ", driver ",
                         driver == 0 ? "none" : Version(driver));
   }
@@ -32,21 +32,21 @@ class Real final : public CudaApi {
     const auto error = static_cast<cudaError_t>(result);
     return absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error));
   }
-  CudaResult DeviceCount(int* count) override { return Told(cudaGetDeviceCount(count)); }
+  CudaResult DeviceCount(int* count) override { return TakeError(cudaGetDeviceCount(count)); }
   CudaResult DeviceFacts(int device, CudaDeviceFacts* facts) override {
     cudaDeviceProp properties{};
     if (const cudaError_t error = cudaGetDeviceProperties(&properties, device);
         error != cudaSuccess) {
-      return Told(error);
+      return TakeError(error);
     }
     facts->name = properties.name;
     facts->compute_capability = 10 * properties.major + properties.minor;
     std::copy_n(properties.uuid.bytes, facts->uuid.size(), facts->uuid.begin());
     return CudaResult::kSuccess;
   }
-  CudaResult SetDevice(int device) override { return Told(cudaSetDevice(device)); }
+  CudaResult SetDevice(int device) override { return TakeError(cudaSetDevice(device)); }
   CudaResult MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
-    return Told(cudaMemGetInfo(free_bytes, total_bytes));
+    return TakeError(cudaMemGetInfo(free_bytes, total_bytes));
   }
 
   CudaResult StreamCreate(CudaStream** stream, bool high_priority) override {
@@ -54,81 +54,84 @@ class Real final : public CudaApi {
     int highest = 0;
     if (const cudaError_t error = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
         error != cudaSuccess) {
-      return Told(error);
+      return TakeError(error);
     }
-    return Told(cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream),
-                                             cudaStreamNonBlocking,
-                                             high_priority ? highest : lowest));
+    return TakeError(cudaStreamCreateWithPriority(reinterpret_cast<cudaStream_t*>(stream),
+                                                  cudaStreamNonBlocking,
+                                                  high_priority ? highest : lowest));
   }
   CudaResult StreamDestroy(CudaStream* stream) override {
-    return Told(cudaStreamDestroy(Native(stream)));
+    return TakeError(cudaStreamDestroy(Native(stream)));
   }
   CudaResult StreamSynchronize(CudaStream* stream) override {
-    return Told(cudaStreamSynchronize(Native(stream)));
+    return TakeError(cudaStreamSynchronize(Native(stream)));
   }
   CudaResult StreamWaitEvent(CudaStream* stream, CudaEvent* event) override {
-    return Told(cudaStreamWaitEvent(Native(stream), Native(event), 0));
+    return TakeError(cudaStreamWaitEvent(Native(stream), Native(event), 0));
   }
 
   CudaResult StreamBeginCapture(CudaStream* stream) override {
-    return Told(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
+    return TakeError(cudaStreamBeginCapture(Native(stream), cudaStreamCaptureModeThreadLocal));
   }
   CudaResult StreamEndCapture(CudaStream* stream, CudaGraph** graph) override {
     cudaGraph_t recorded = nullptr;
     if (const cudaError_t error = cudaStreamEndCapture(Native(stream), &recorded);
         error != cudaSuccess) {
-      return Told(error);
+      return TakeError(error);
     }
     const cudaError_t made =
         cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), recorded, 0);
-    (void)Told(cudaGraphDestroy(recorded));
-    return Told(made);
+    (void)TakeError(cudaGraphDestroy(recorded));
+    return TakeError(made);
   }
   CudaResult StreamIsCapturing(CudaStream* stream, bool* capturing) override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t error = cudaStreamIsCapturing(Native(stream), &status);
     *capturing = status != cudaStreamCaptureStatusNone;
-    return Told(error);
+    return TakeError(error);
   }
   CudaResult GraphLaunch(CudaGraph* graph, CudaStream* stream) override {
-    return Told(cudaGraphLaunch(Native(graph), Native(stream)));
+    return TakeError(cudaGraphLaunch(Native(graph), Native(stream)));
   }
   CudaResult GraphDestroy(CudaGraph* graph) override {
-    return Told(cudaGraphExecDestroy(Native(graph)));
+    return TakeError(cudaGraphExecDestroy(Native(graph)));
   }
 
   CudaResult EventCreate(CudaEvent** event, bool timing) override {
-    return Told(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
-                                         timing ? cudaEventDefault : cudaEventDisableTiming));
+    return TakeError(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
+                                              timing ? cudaEventDefault : cudaEventDisableTiming));
   }
   CudaResult EventDestroy(CudaEvent* event) override {
-    return Told(cudaEventDestroy(Native(event)));
+    return TakeError(cudaEventDestroy(Native(event)));
   }
   CudaResult EventRecord(CudaEvent* event, CudaStream* stream) override {
-    return Told(cudaEventRecord(Native(event), Native(stream)));
+    return TakeError(cudaEventRecord(Native(event), Native(stream)));
   }
   CudaResult EventRecordInGraph(CudaEvent* event, CudaStream* stream) override {
-    return Told(cudaEventRecordWithFlags(Native(event), Native(stream), cudaEventRecordExternal));
+    return TakeError(
+        cudaEventRecordWithFlags(Native(event), Native(stream), cudaEventRecordExternal));
   }
-  CudaResult EventQuery(CudaEvent* event) override { return Told(cudaEventQuery(Native(event))); }
+  CudaResult EventQuery(CudaEvent* event) override {
+    return TakeError(cudaEventQuery(Native(event)));
+  }
   CudaResult ElapsedMs(float* milliseconds, CudaEvent* start, CudaEvent* end) override {
-    return Told(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
+    return TakeError(cudaEventElapsedTime(milliseconds, Native(start), Native(end)));
   }
 
   CudaResult CopyAsync(void* to, const void* from, size_t bytes, CudaStream* stream) override {
-    return Told(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Native(stream)));
+    return TakeError(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Native(stream)));
   }
   CudaResult FillAsync(void* data, uint8_t value, size_t bytes, CudaStream* stream) override {
-    return Told(cudaMemsetAsync(data, value, bytes, Native(stream)));
+    return TakeError(cudaMemsetAsync(data, value, bytes, Native(stream)));
   }
   CudaResult MallocDevice(void** data, size_t bytes) override {
     return memory_.Malloc(data, bytes);
   }
   CudaResult FreeDevice(void* data) override { return memory_.Free(data); }
   CudaResult MallocPinned(void** data, size_t bytes) override {
-    return Told(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
+    return TakeError(cudaHostAlloc(data, bytes, cudaHostAllocPortable));
   }
-  CudaResult FreePinned(void* data) override { return Told(cudaFreeHost(data)); }
+  CudaResult FreePinned(void* data) override { return TakeError(cudaFreeHost(data)); }
 
   CudaResult MemoryGranularity(size_t* bytes) override { return DriverMemory::Granularity(bytes); }
   CudaResult ReserveAddresses(void** data, size_t bytes) override {

@@ -5,7 +5,7 @@
 
 namespace dtrain::comm {
 
-// The process's instance; never destroyed.
+// The process's instance, which is never destroyed.
 CudaApi* RealCuda();
 
 }  // namespace dtrain::comm

@@ -27,7 +27,8 @@ struct Functions {
   decltype(&ncclGetLastError) get_last_error;
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config;
-  // Declared as in nccl.h 2.23, which may be later than the header here. Null where NCCL has none.
+  // Declared as in nccl.h of NCCL 2.23, because the header here may be older. Null if NCCL has
+  // none.
   ncclResult_t (*comm_init_rank_scalable)(ncclComm_t*, int, int, int, ncclUniqueId*, ncclConfig_t*);
   decltype(&ncclCommGetAsyncError) comm_get_async_error;
   decltype(&ncclCommFinalize) comm_finalize;
@@ -56,7 +57,8 @@ cudaStream_t Native(CudaStream* stream) { return reinterpret_cast<cudaStream_t>(
 ncclDataType_t Native(NcclDType dtype) { return static_cast<ncclDataType_t>(dtype); }
 ncclRedOp_t Native(NcclReduceOp op) { return static_cast<ncclRedOp_t>(op); }
 
-// Names of communicators came with NCCL 2.27: an older nccl.h has no place for them.
+// Names of communicators came with NCCL 2.27. An older nccl.h has no field for them, which
+// tests/comm/nccl/older_nccl_test.py compiles.
 template <typename Config>
 void SetName(Config& config, const char* name) {
   if constexpr (requires { config.commName; }) {
@@ -188,7 +190,7 @@ class Real final : public NcclApi {
 };
 
 void* OpenLibrary(std::string* error) {
-  // Two NCCLs in one process corrupt each other: one that is mapped already wins.
+  // Two NCCLs in one process corrupt each other, so one that is mapped already is used.
   if (void* const mapped = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD)) {
     return mapped;
   }
@@ -200,7 +202,7 @@ void* OpenLibrary(std::string* error) {
 }
 
 NcclApi* Make(std::string* error) {
-  void* const library = OpenLibrary(error);  // Stays open: NCCL's threads outlive any user.
+  void* const library = OpenLibrary(error);  // It stays open because NCCL's threads run on.
   if (library == nullptr) {
     return nullptr;
   }

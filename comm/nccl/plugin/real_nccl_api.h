@@ -1,4 +1,4 @@
-// NcclApi over libnccl.so.2, opened when first asked for. Thread-safe as NCCL is.
+// NcclApi over libnccl.so.2, which is opened at its first use. Thread-safe as NCCL is.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace dtrain::comm {
 
-// The process's instance, never destroyed; null with `*error` when NCCL cannot be opened. A copy
-// that the process has mapped already (LibTorch's) is taken before any other.
+// The process's instance, which is never destroyed. Null if NCCL cannot be opened, and then
+// `*error` says why. A copy that the process has mapped already, such as LibTorch's, is taken
+// before any other.
 NcclApi* RealNccl(std::string* error);
 
 }  // namespace dtrain::comm

@@ -8,18 +8,18 @@
 namespace dtrain::comm {
 namespace {
 
-// Returns when `device` has finished all that it was given.
+// Returns when `device` has finished all its work.
 CudaResult WaitForDevice(int device) {
   int before = 0;
-  CudaResult result = Told(cudaGetDevice(&before));
+  CudaResult result = TakeError(cudaGetDevice(&before));
   if (result != CudaResult::kSuccess) {
     return result;
   }
-  result = Told(cudaSetDevice(device));
+  result = TakeError(cudaSetDevice(device));
   if (result == CudaResult::kSuccess) {
-    result = Told(cudaDeviceSynchronize());
+    result = TakeError(cudaDeviceSynchronize());
   }
-  return FirstError(result, Told(cudaSetDevice(before)));
+  return FirstError(result, TakeError(cudaSetDevice(before)));
 }
 
 }  // namespace
@@ -29,9 +29,9 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
   int device = 0;
   CudaMemory* memory = nullptr;
   CudaResult result =
-      FirstError(DriverMemory::ExportableGranularity(&granule), Told(cudaGetDevice(&device)));
+      FirstError(DriverMemory::ExportableGranularity(&granule), TakeError(cudaGetDevice(&device)));
   if (result != CudaResult::kSuccess || bytes < granule) {
-    return Told(cudaMalloc(data, bytes));
+    return TakeError(cudaMalloc(data, bytes));
   }
   const size_t whole = (bytes + granule - 1) / granule * granule;
   result = DriverMemory::CreateExportable(&memory, whole);
@@ -45,7 +45,7 @@ CudaResult ShareableMemory::Malloc(void** data, size_t bytes) {
     }
   }
   if (result != CudaResult::kSuccess) {
-    return Told(cudaMalloc(data, bytes));
+    return TakeError(cudaMalloc(data, bytes));
   }
   const std::scoped_lock lock(mutex_);
   blocks_[*data] = {whole, memory, device};
@@ -58,7 +58,7 @@ CudaResult ShareableMemory::Free(void* data) {
     const std::scoped_lock lock(mutex_);
     const auto found = blocks_.find(data);
     if (found == blocks_.end()) {
-      return Told(cudaFree(data));
+      return TakeError(cudaFree(data));
     }
     block = found->second;
   }
@@ -70,7 +70,7 @@ CudaResult ShareableMemory::Free(void* data) {
   {
     const std::scoped_lock lock(mutex_);
     if (blocks_.erase(data) == 0) {
-      return CudaResult::kInvalidValue;  // Another thread has freed it meanwhile.
+      return CudaResult::kInvalidValue;  // Another thread has freed the block meanwhile.
     }
   }
   CudaResult result = DriverMemory::Unmap(data, block.bytes);

@@ -21,7 +21,7 @@ constexpr double kActivationsSure = 0.9;
 // Bytes that are surely needed. The loss's are left out, since the program chooses its loss.
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
-  return plan.states() + plan.buckets + plan.live + plan.codes +
+  return plan.states() + plan.buckets + plan.live + plan.codes + plan.rounding +
          kActivationsSure * plan.activations;
 }
 

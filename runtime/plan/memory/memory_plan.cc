@@ -23,6 +23,10 @@ constexpr double kFp8Codes = 2;          // One of the weights, one transposed; 
 // Buffers of gathers under way (shard/quantized_on_host.h). A GPU needs one: a stream orders them.
 constexpr int kPackedSlots = 4;
 constexpr int64_t kWorldMax = int64_t{1} << 20;
+// What a GPU's shareable memory comes in (comm/nccl/plugin/shareable_memory.h).
+constexpr double kGranule = 2 << 20;
+// Buffers in which stages 2 and 3 stage gradients.
+constexpr int kGradientSlots = 2;
 
 double ValueBytes(PrecisionConfig::Kind precision) {
   return precision == PrecisionConfig::Kind::kFloat32 ? kFp32 : 2;
@@ -185,6 +189,61 @@ bool FarValues(const MemoryRequest& request) {
          (request.values_in_file || (request.states_on_host && request.values_far));
 }
 
+// Bytes that a GPU's buffer of `bytes` leaves empty in its last granule. A buffer that is smaller
+// than a granule is CUDA's own affair, and shares one with others.
+double Rounding(double bytes) {
+  return bytes < kGranule ? 0 : std::ceil(bytes / kGranule) * kGranule - bytes;
+}
+
+// The same for the buffers of comm.compression. Each bucket has one for what is left out of it.
+// Buckets end where tensors do, so that each loses half a granule on average.
+double CompressionRounding(const MemoryRequest& request, double bucket) {
+  if (request.compression == "none" || request.world_size == 1 || request.zero_stage >= 2 ||
+      kFp32 * bucket < kGranule) {
+    return 0;
+  }
+  const double exchange = request.compression == "int8" ? 2 * Rounding(kPacked * bucket) : 0;
+  return std::ceil(request.model.parameters / bucket) * kGranule / 2 + exchange;
+}
+
+// Bytes that the buffers of a rank on a GPU leave empty. Gathered weights have blocks of whole
+// granules, and LibTorch's allocator has buffers of its own.
+double GpuRounding(const MemoryRequest& request, double value_bytes, double bucket) {
+  if (!request.states_on_host) {
+    return 0;
+  }
+  const auto ranks = static_cast<double>(request.world_size);
+  const double parameters = request.model.parameters;
+  const double frozen = FrozenElements(request.model);
+  const bool shares_weights = request.zero_stage >= 3;
+  double sum = 0;
+  if (!FarValues(request)) {
+    sum += Rounding(value_bytes * parameters / (shares_weights ? ranks : 1));
+    sum += shares_weights ? Rounding(value_bytes * frozen / ranks) : 0;
+  }
+  if (shares_weights) {
+    const double whole = PersistentElements(request.model, request.persistence);
+    sum += Rounding(value_bytes * whole * (1 + 1 / ranks));  // Their exchange.
+    const auto small = static_cast<double>(request.hpz_partition_size);
+    for (const double weights : {parameters, frozen}) {
+      sum += small > 1 ? Rounding(value_bytes * weights / small) : 0;
+      sum += request.quantized_weights ? Rounding(kPacked * weights / ranks) : 0;
+    }
+    sum += request.quantized_weights
+               ? Rounding(kPacked * bucket) + Rounding(kPacked * FrozenBucket(request))
+               : 0;
+  }
+  if (request.training) {
+    const bool shares_gradients = request.zero_stage >= 2;
+    const bool packs = shares_gradients && request.quantized_gradients && request.world_size > 1;
+    sum += Rounding(kFp32 * parameters / (shares_gradients ? ranks : 1));
+    sum += shares_gradients ? kGradientSlots * Rounding(kFp32 * bucket) : 0;
+    sum += packs ? Rounding(kPacked * bucket) : 0;
+    sum += CompressionRounding(request, bucket);
+  }
+  return sum;
+}
+
 // Moves the offloaded states of the `owned` elements out of the sums, and adds the buffers through
 // which they travel.
 void PlanOffload(const MemoryRequest& request, double value_bytes, int64_t owned,
@@ -331,6 +390,7 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   if (request.zero_stage >= 3) {
     plan.live = LiveBytes(request, value_bytes, bucket);
   }
+  plan.rounding = GpuRounding(request, value_bytes, bucket);
   if (!request.training) {
     return plan;
   }
@@ -340,9 +400,10 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   // On a GPU one stream packs bucket after bucket.
   const double packs =
       request.quantized_gradients && ranks > 1 ? request.states_on_host ? 1 : 2 : 0;
-  plan.buckets = value_bytes * model.largest_gradient +
-                 (request.zero_stage >= 2 ? (2 * kFp32 + packs * kPacked) * bucket : 0) +
-                 CompressionBytes(request, bucket);
+  plan.buckets =
+      value_bytes * model.largest_gradient +
+      (request.zero_stage >= 2 ? (kGradientSlots * kFp32 + packs * kPacked) * bucket : 0) +
+      CompressionBytes(request, bucket);
   if (request.offload_buffers > 0) {
     PlanOffload(request, value_bytes, static_cast<int64_t>(held(1)), plan);
   }

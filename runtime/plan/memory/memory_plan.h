@@ -9,9 +9,10 @@
 // gathered or never divides, the buffers of int8 blocks, the remainders of compressed gradients,
 // FP8 codes that micro-batches share, the activations that forward keeps for backward, and a
 // chunk's logits with the gradients that the fused loss computes in forward. The process itself and
-// the buffers of LibTorch and the network are not counted. Nor is the rounding of blocks of a GPU's
-// memory to 2 MiB: a rank has one block for each flat buffer and bucket of many times that size, so
-// that all together are less than what a CUDA context takes.
+// the buffers of LibTorch and the network are not counted. On a GPU the buffers that the engine
+// makes come in whole granules of 2 MiB, because NCCL can share only such memory with other
+// processes (comm/nccl/plugin/shareable_memory.h). The plan counts the part of their last granules
+// that they leave empty.
 #pragma once
 
 #include <cstdint>
@@ -110,12 +111,15 @@ struct MemoryPlan {
   double codes = 0;    // FP8 codes of weights and of their transposes (ops/fp8_weight_codes.h).
   double activations = 0;      // Kept by forward for backward.
   double logits = 0;           // The loss's (classifier_plan.h), between forward and backward.
+  double rounding = 0;         // A GPU's: the empty part of its buffers' last granules.
   double offloaded = 0;        // Moments and master in a far tier: in none of the sums.
   double host = 0;             // Host memory of a rank on a GPU: in none of the sums.
   double far_activations = 0;  // Recomputed segments' inputs in a far tier: in no sum.
 
   double states() const { return values + gradients + master + moments; }
-  double total() const { return states() + buckets + live + codes + activations + logits; }
+  double total() const {
+    return states() + buckets + live + codes + activations + logits + rounding;
+  }
 };
 
 // Elements of the frozen weights of the values' type, bytes of all frozen weights, and bytes of

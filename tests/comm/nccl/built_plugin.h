@@ -1,5 +1,5 @@
-// The CUDA plugin of this build, opened once; DTRAIN_PLUGIN_DIR names another folder, as a pack of
-// ./dev gpu has one.
+// The CUDA plugin of this build, which is opened once. DTRAIN_PLUGIN_DIR names another folder, such
+// as that of a pack of ./dev gpu.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The fake GPU's virtual memory: what CUDA would not allow is an error, and a touch of addresses
-// without memory ends the process.
+// The fake GPU's virtual memory: calls that CUDA would not allow are errors, and an access to
+// addresses without memory ends the process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,9 +55,9 @@ TEST_F(FakeAddressesTest, WhatCudaWouldNotAllowIsRefusedAndNoted) {
   ASSERT_EQ(cuda_.MapMemory(At(1), 2 * kGranule, memory_), kOk);
   CudaMemory* other = nullptr;
   ASSERT_EQ(cuda_.CreateMemory(&other, kGranule), kOk);
-  ExpectRefused(cuda_.MapMemory(At(2), kGranule, other));    // Taken.
-  ExpectRefused(cuda_.MapMemory(At(3), kGranule, memory_));  // Mapped elsewhere.
-  ExpectRefused(cuda_.UnmapMemory(At(1), kGranule));         // Half of it.
+  ExpectRefused(cuda_.MapMemory(At(2), kGranule, other));    // There is memory already.
+  ExpectRefused(cuda_.MapMemory(At(3), kGranule, memory_));  // It is mapped elsewhere.
+  ExpectRefused(cuda_.UnmapMemory(At(1), kGranule));         // This is half of it.
   ExpectRefused(cuda_.DestroyMemory(memory_));
   ExpectRefused(cuda_.FreeAddresses(data_, 4 * kGranule));
 }

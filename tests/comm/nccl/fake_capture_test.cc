@@ -1,4 +1,5 @@
-// The fake CUDA's captures: what other tests of graphs stand on behaves as CUDA says it does.
+// The fake CUDA's captures behave as CUDA's documentation says, on which other tests of graphs
+// rely.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -174,7 +175,7 @@ TEST_F(FakeCaptureTest, AnEventOfTheCaptureThatAnotherThreadAsksSpoilsIt) {
   CudaGraph* graph = nullptr;
   EXPECT_THAT(cuda_.ErrorString(cuda_.StreamEndCapture(stream_, &graph)),
               HasSubstr("previous error during capture"));
-  // It still is an event of that capture, which is over: the next one is not spoilt.
+  // It is still an event of that capture, which is over, so that the next one is not spoilt.
   ASSERT_EQ(cuda_.StreamBeginCapture(stream_), kOk);
   ask();
   EXPECT_EQ(cuda_.StreamEndCapture(stream_, &graph), kOk);

@@ -1,4 +1,4 @@
-// The fake of NCCL is itself checked: a test that passes because the fake looks away proves
+// Tests of the fake of NCCL, because a test that passes on a fake which notices no mistake proves
 // nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,8 @@ TEST(FakeNccl, NoticesEachWrongUse) {
   float host[4] = {};
   EXPECT_EQ(reduce(host), NcclResult::kInvalidUsage);
   EXPECT_THAT(nccl.violations(), Contains(HasSubstr("not the device's")));
-  EXPECT_EQ(reduce(static_cast<char*>(device) + 56), NcclResult::kInvalidUsage);  // Past the end.
+  EXPECT_EQ(reduce(static_cast<char*>(device) + 56),
+            NcclResult::kInvalidUsage);  // It ends behind the memory.
   CudaStream* elsewhere = nullptr;
   ASSERT_EQ(cuda.SetDevice(1), CudaResult::kSuccess);
   ASSERT_EQ(cuda.StreamCreate(&elsewhere, false), CudaResult::kSuccess);

@@ -15,15 +15,15 @@
 
 namespace dtrain::comm {
 
-// The parts that one rank's process has. Members are destroyed in reverse order: the fakes end what
-// hangs.
+// The parts that one rank's process has. Members are destroyed in reverse order, so that the fakes,
+// which are destroyed last, end the operations that hang.
 struct FakeRank {
   FakeRank(FakeFabric* fabric, Store* store, int rank, int size, FakeNcclFaults faults);
 
   // The group of all ranks; fails the test when it cannot be made.
   std::unique_ptr<NcclGroup> MakeGroup();
   absl::StatusOr<std::unique_ptr<NcclGroup>> TryMakeGroup();
-  // Device memory of `bytes`, freed with the fake.
+  // Device memory of `bytes`, which is freed with the fake.
   void* Allocate(size_t bytes);
   // Fails the test when NCCL or CUDA was used wrongly or a handle is left.
   void ExpectClean();
@@ -33,7 +33,7 @@ struct FakeRank {
   Store* store;
   FakeCuda cuda{2};
   FakeNccl nccl;
-  NcclGroupOptions options;  // Timeouts generous; tests of timeouts shorten them.
+  NcclGroupOptions options;  // Timeouts are long; tests of timeouts shorten them.
   std::vector<void*> allocated;
 };
 
@@ -41,8 +41,8 @@ using RankBody = std::function<void(FakeRank&)>;
 
 // A rank that does not come to its end.
 struct Victim {
-  int rank = -1;      // None.
-  int exit_code = 0;  // It ends with this; 0: it must die of SIGKILL.
+  int rank = -1;      // -1: there is none.
+  int exit_code = 0;  // The rank ends with this code; 0: it must die of SIGKILL.
 };
 
 // Runs `body` in `size` forked processes, each with its own fakes over one fabric, and fails the

@@ -1,5 +1,5 @@
-// A captured backward for tests of what waits for a place inside a graph: it fills buckets one
-// after the other, and ends only when it is told to.
+// A captured backward for tests of streams that wait for a place inside a graph. It fills buckets
+// one after the other, and ends only when the test lets it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class GraphOfBuckets {
     may_end_ = false;
     EXPECT_EQ(cuda_->GraphLaunch(graph_, stream_), CudaResult::kSuccess);
   }
-  // Lets the launch end, and waits for it. False: it has ended before, for fear of a hang.
+  // Lets the launch end, and waits for it. False if it has ended before, at its own time limit.
   bool End() {
     may_end_ = true;
     EXPECT_EQ(cuda_->StreamSynchronize(stream_), CudaResult::kSuccess);

@@ -1,5 +1,5 @@
-// How NCCL groups are aborted: works and peers first, siblings together, and nothing that may wait
-// for a stopped peer or for a device that is stuck.
+// The abort of NCCL groups: it finishes works and tells peers first, aborts siblings together, and
+// calls nothing that may wait for a stopped peer or for a device that is stuck.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST(NcclAbort, AnAbortThatDoesNotReturnComesAfterWorksAndPeersAndEndsTheProcess
         auto group = self.MakeGroup();
         const Deadline bound = Deadline::After(absl::Seconds(30));
         if (self.rank == 0) {
-          const auto work = group->Receive(MakeBuffer(self), 1);  // Never sent.
+          const auto work = group->Receive(MakeBuffer(self), 1);  // Nobody sends.
           group->Abort("a test");
           const absl::Status ended = work->Wait(Deadline::After(absl::Seconds(2)));
           ASSERT_EQ(ended.code(), absl::StatusCode::kAborted) << ended;

@@ -1,5 +1,5 @@
-// The cost of an NCCL group: of its calls for the thread that makes them, and of its watchdog for
-// the others.
+// The cost of an NCCL group: its calls cost the thread that makes them, and its watchdog costs
+// other threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -113,9 +113,9 @@ TEST(NcclCalls, AStoreThatDoesNotAnswerHoldsUpNoCollective) {
     auto* const values = static_cast<float*>(buffer.data);
     store.Stick(self.rank == 0);
     const Deadline bound = Deadline::After(absl::Seconds(30));
-    int rounds_left = 5;  // With the look-up waiting.
+    int rounds_left = 5;  // The store's Check waits meanwhile.
     for (bool more = true; more;) {
-      // Whether rank 0 goes on is what both then know.
+      // Both then know whether rank 0 goes on.
       values[0] = self.rank == 0 && rounds_left > 0 ? 1 : 0;
       const auto work = group->AllReduce(buffer, ReduceOp::kMax);
       ASSERT_TRUE(work.ok()) << work.status();

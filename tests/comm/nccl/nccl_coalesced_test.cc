@@ -1,5 +1,5 @@
-// Reduce-scatters that the NCCL group gives to NCCL in one call: what they cost the host, their
-// bits, their records, and how they fail.
+// Reduce-scatters that the NCCL group gives to NCCL in one call: their cost for the host, their
+// bits, their records and their failures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,9 +21,9 @@ using testing::Gt;
 using testing::HasSubstr;
 
 constexpr size_t kCalls = 5;
-constexpr int kPolls = 40;  // NCCL answers "in progress" so often after a call.
+constexpr int kPolls = 40;  // NCCL gives "in progress" so often after a call.
 
-// In place: each rank's part is where it lies. The calls are of different sizes.
+// The calls are in place, so that each rank's part stays where it is, and have different sizes.
 std::vector<ReduceScatterCall> MakeCalls(FakeRank& self, const CollectiveOptions& options = {}) {
   std::vector<ReduceScatterCall> calls;
   for (size_t i = 0; i < kCalls; ++i) {
@@ -41,7 +41,7 @@ std::vector<ReduceScatterCall> MakeCalls(FakeRank& self, const CollectiveOptions
   return calls;
 }
 
-// Sums of them round.
+// Sums of these values are rounded.
 void Fill(FakeRank& self, const std::vector<ReduceScatterCall>& calls) {
   for (const ReduceScatterCall& call : calls) {
     auto* const values = static_cast<float*>(call.input.data);
@@ -77,7 +77,7 @@ TEST(NcclCoalesced, TheHostMakesOneCallAndWaitsOnce) {
         const int polls = self.nccl.polls();
         ASSERT_TRUE(group->ReduceScatterCoalesced(calls, ReduceOp::kSum).ok());
         EXPECT_EQ(self.nccl.jobs() - jobs, 1);
-        EXPECT_LE(self.nccl.polls() - polls, kPolls);  // One by one they are 200.
+        EXPECT_LE(self.nccl.polls() - polls, kPolls);  // Calls one by one need 200.
         EXPECT_EQ(group->sequence(), kCalls);
         ASSERT_TRUE(group->Barrier(Deadline::After(absl::Seconds(30))).ok());
         const Json entries = EntriesOf(*group);
@@ -93,7 +93,7 @@ TEST(NcclCoalesced, TheHostMakesOneCallAndWaitsOnce) {
       [](int) { return FakeNcclFaults{.polls_in_progress = kPolls}; });
 }
 
-// Those that NCCL cannot do in one call go one by one.
+// Calls that NCCL cannot do together go one by one.
 TEST(NcclCoalesced, BitsAreThoseOfSingleCalls) {
   for (const int size : {1, 2, 3}) {
     for (const bool deterministic : {false, true}) {
@@ -178,7 +178,7 @@ TEST(NcclCoalesced, TheyWaitForTheirPlacesAndNotForTheGraphsEnd) {
   });
 }
 
-// NCCL plans together what it is given together, so the same calls one by one are others to it.
+// NCCL plans the calls of a group together, so the same calls one by one do not match them.
 TEST(NcclCoalesced, RanksThatCoalesceOtherwiseHangAndEachRecordHasTheError) {
   RunRanks(2, [](FakeRank& self) {
     self.options.group.timeout = absl::Seconds(3);

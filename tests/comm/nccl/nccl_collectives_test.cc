@@ -16,10 +16,10 @@
 namespace dtrain::comm::nccl_collectives_test {
 namespace {
 
-// More than one chunk of the fake, and no multiple of anything.
+// This is more than one chunk of the fake, and no multiple of anything.
 constexpr size_t kCount = 9001;
 
-// Rank r's input: any process can compute any rank's.
+// Rank r's input, which any process can compute.
 std::vector<float> InputOf(int rank, size_t count) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {
@@ -419,9 +419,9 @@ TEST(NcclGroup, RegistrationsAreDroppedBeforeTheCommunicatorInWhateverOrderTheyA
     auto second = group->RegisterDevice(data, 1024);
     ASSERT_TRUE(first.ok()) << first.status();
     ASSERT_TRUE(second.ok()) << second.status();
-    first->reset();  // Before the group.
+    first->reset();  // The group still exists.
     group.reset();
-    second->reset();  // After it: nothing left to do.
+    second->reset();  // The group has gone, so there is nothing left to do.
     self.ExpectClean();
     const std::vector<std::string> calls = self.nccl.calls();
     const auto last = std::find(calls.rbegin(), calls.rend(), "CommDeregister");

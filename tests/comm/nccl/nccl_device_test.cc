@@ -1,5 +1,4 @@
-// An NCCL group whose device is not the one that a thread has by itself, called by threads that
-// never chose a device.
+// An NCCL group whose device is not the default one, called by threads that never chose a device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

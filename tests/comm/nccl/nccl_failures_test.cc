@@ -1,5 +1,6 @@
-// How the NCCL group ends when ranks disagree, NCCL reports an error, a rank is gone or someone
-// aborts: with a report that names what is known, within its bound, and with nothing left behind.
+// The end of an NCCL group when ranks disagree, NCCL reports an error, a rank is gone or a thread
+// aborts. It comes within its bound, with a report of everything that is known, and leaves nothing
+// behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -65,7 +66,7 @@ TEST(NcclFailures, ARankThatStaysAwayIsNamedAtTheDeadline) {
       group.reset();
       EXPECT_EQ(self.nccl.aborts(), 1);
     } else {
-      // Until its peers gave up, so that it cannot look like a rank that died.
+      // It stays until its peers gave up, so that they cannot take it for a rank that died.
       (void)self.store->Get("nccl/world/0/abort", Deadline::After(absl::Seconds(50)));
     }
     group.reset();
@@ -82,7 +83,7 @@ TEST(NcclFailures, TheFlightRecordHoldsTheCallsAndTheFailure) {
     options.name = "bucket 7";
     EXPECT_TRUE(
         EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum, options), absl::Seconds(30)).ok());
-    if (self.rank == 0) {  // Its peer has left the order.
+    if (self.rank == 0) {  // Its peer makes no second call.
       EXPECT_FALSE(
           EndOf(group->AllReduce(MakeBuffer(self), ReduceOp::kSum, options), absl::Seconds(30))
               .ok());
@@ -188,7 +189,7 @@ TEST(NcclFailures, AbortFromAnotherThreadEndsAWaitHereAndAtThePeer) {
                   HasSubstr("rank 0: NCCL group world (epoch 0, rank 0 of 2): aborted: a test"));
     } else {
       CudaStream* compute = nullptr;
-      work = group->Receive(MakeBuffer(self), 1);  // Never sent.
+      work = group->Receive(MakeBuffer(self), 1);  // Nobody sends.
       std::thread other([&] { group->Abort("a test"); });
       const absl::Status status = EndOf(work, absl::Seconds(30));
       other.join();
@@ -245,7 +246,7 @@ TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
                           HasSubstr("not finished after 3s")));
         EXPECT_THAT(std::string(status.message()), Not(HasSubstr("rank 0 (host")));
         EXPECT_THAT(std::string(status.message()), Not(HasSubstr("rank 2 (host")));
-        // The one that is through last ends it, or it would be waited for.
+        // The last rank that gets here kills the stopped one, for which the test would wait.
         if (*self.store->Add("through", 1, Deadline::After(absl::Seconds(30))) == 2) {
           kill(std::stoi(pid), SIGKILL);
         }
@@ -255,7 +256,7 @@ TEST(NcclFailures, AStoppedRankIsNamedWithHostPidAndStepByTheOthers) {
       /*faults=*/{}, {.rank = 1});
 }
 
-// `rounds` all-reduces of one name.
+// Makes `rounds` all-reduces of one name.
 absl::Status ReduceRounds(NcclGroup& group, FakeRank& self, int rounds) {
   CollectiveOptions options;
   options.name = "bucket 7";
@@ -315,7 +316,7 @@ TEST(NcclFailures, ACallThatBringsADeadlineHasThatInPlaceOfTheLearntOne) {
   });
 }
 
-// Rank 1 asks in the way of a rank that is stuck, when both groups have nothing to do any more.
+// Rank 1 asks as a rank that is stuck does, when both groups have nothing to do any more.
 TEST(NcclFailures, ARankThatIsThroughACollectiveSaysSoToOneThatAsksLater) {
   RunRanks(2, [](FakeRank& self) {
     auto group = self.MakeGroup();
@@ -420,7 +421,7 @@ TEST(NcclFailures, AGroupDestroyedWithWorkUnderWayFinishesItWithAborted) {
   RunRanks(2, [](FakeRank& self) {
     auto group = self.MakeGroup();
     if (self.rank == 0) {
-      auto work = group->Receive(MakeBuffer(self), 1);  // Never sent.
+      auto work = group->Receive(MakeBuffer(self), 1);  // Nobody sends.
       const absl::Time start = absl::Now();
       group.reset();
       EXPECT_LT(absl::Now() - start, absl::Seconds(30));

@@ -104,7 +104,7 @@ TEST_F(NcclOnGpu, PartsAreAddedInRankOrderAndANonFiniteElementShowsInTheSum) {
 
 // A stream that waits for a place in a graph must see data of this launch, not of the one before.
 TEST_F(NcclOnGpu, ACallWaitsForItsPlaceInTheGraphThatWasLaunched) {
-  constexpr size_t kSlow = size_t{1} << 30;  // Takes the device some 0.3 ms.
+  constexpr size_t kSlow = size_t{1} << 30;  // It takes the device some 0.3 ms.
   void* slow = nullptr;
   ASSERT_EQ(seams_.cuda->MallocDevice(&slow, kSlow), CudaResult::kSuccess);
   const Buffer bucket = Upload(std::vector<float>(100003));

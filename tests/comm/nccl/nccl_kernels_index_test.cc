@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kWidth = 8;
 
-// All threads of the grid together.
+// Counts the elements of all threads of the grid.
 void ExpectEachOnce(size_t count, int lanes, unsigned blocks) {
   std::vector<int> taken(count);
   for (unsigned block = 0; block < blocks; ++block) {
@@ -40,7 +40,7 @@ TEST(NcclKernelsIndex, AGridTakesEachElementOnce) {
   }
 }
 
-// The sums' grid is as large whatever the count, and the largest grid takes several steps.
+// The sums' grid does not grow with the count, and the largest grid takes several steps.
 TEST(NcclKernelsIndex, AGridOfAnySizeTakesEachElementOnce) {
   for (const int lanes : {1, kWidth}) {
     for (const size_t count : {0, 1, 7, 8, 9, 2047, 2049, 65'535, 1'000'003}) {
@@ -51,7 +51,7 @@ TEST(NcclKernelsIndex, AGridOfAnySizeTakesEachElementOnce) {
   EXPECT_EQ(NcclKernelBlocks(size_t{1} << 40, kWidth), kNcclBlocksMax);
 }
 
-// An element tells the thread, so no two threads have it.
+// The element gives its thread, so that no two threads have it.
 TEST(NcclKernelsIndex, FarElementsHaveTheThreadThatTheirPlaceTells) {
   for (const size_t count : {size_t{2'147'483'649}, size_t{4'294'967'311}}) {
     for (const int lanes : {1, kWidth}) {

@@ -28,7 +28,8 @@ constexpr DType kDType<BFloat16> = DType::kBFloat16;
 template <>
 constexpr DType kDType<Float16> = DType::kFloat16;
 
-// Around the eights of a thread, a block's elements, and more than the largest grid takes at once.
+// Lengths around a thread's eight elements and around a block's elements, and one that is more than
+// the largest grid takes at once.
 constexpr size_t kCounts[] = {1, 7, 8, 9, 255, 2048, 2049, 70'001, 8 * 256 * 4096 + 13};
 
 // Device memory whose first element is `shift` elements behind an address for 16-byte loads.

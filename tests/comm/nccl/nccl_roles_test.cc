@@ -1,4 +1,4 @@
-// How NCCL groups come to be: a second role beside the first, and many ranks at several ids.
+// The creation of NCCL groups: a second role beside the first, and many ranks at several ids.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A CPU rank maps no CUDA library: linking and using comm, its NCCL group included, opens nothing
-// until the plugin is asked for.
+// A CPU rank maps no CUDA library. A program that links and uses comm, also its NCCL group, opens
+// none until it asks for the plugin.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

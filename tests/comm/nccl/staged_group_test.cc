@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 struct Rank {
   explicit Rank(RankContext& context)
       : rank(context.rank), size(context.size), store(context.store) {}
-  // `compute`: the compute stream; null: the host's.
+  // `compute` is the compute stream; null stands for the host's.
   absl::Status Open(RankContext& context, CudaStream* compute = nullptr,
                     absl::Duration timeout = absl::Seconds(30)) {
     GroupOptions host_options = context.group_options();
@@ -239,7 +239,7 @@ TEST(StagedGroupTest, AnErrorOnTheHostBreaksTheGroupWithItsReason) {
   });
 }
 
-// Until an error, announcing "readyR" after the first rounds and "endedR" at the end.
+// Runs until an error. Announces "readyR" after the first rounds and "endedR" at the end.
 absl::Status ReduceUntilAnError(RankContext& context, absl::Duration timeout, int rounds) {
   Rank self(context);
   DT_RETURN_IF_ERROR(self.Open(context, nullptr, timeout));
@@ -295,7 +295,7 @@ TEST(StagedGroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
   cluster->Stop(1);
   ASSERT_TRUE(cluster->Await("ended0").ok());
   ASSERT_TRUE(cluster->Await("ended2").ok());
-  cluster->Kill(1);  // Or Join would wait for it.
+  cluster->Kill(1);  // Join would wait for it.
   const auto results = cluster->Join();
   for (const size_t rank : {0, 2}) {
     const absl::Status& status = results[rank].status;
@@ -327,7 +327,7 @@ TEST(StagedGroupTest, SplitsIntoGroupsThatReduceByColourBesideIt) {
   RunOn(4, [](Rank& self) -> absl::Status {
     float* const data = self.Floats(100, static_cast<float>(self.rank));
     DT_RETURN_IF_ERROR(
-        self.group->AllReduce(Rank::Of(data, 100), ReduceOp::kSum).status());  // Under way.
+        self.group->AllReduce(Rank::Of(data, 100), ReduceOp::kSum).status());  // It is under way.
     DT_ASSIGN_OR_RETURN(const auto half,
                         self.group->SplitGroup(self.store, self.rank % 2, -self.rank, "half"));
     DT_RETURN_IF_ERROR(Expect(half->size() == 2, "a wrong size"));

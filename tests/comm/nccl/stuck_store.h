@@ -1,4 +1,4 @@
-// A store whose Check can be made to wait, as one whose server is slow.
+// A store whose Check a test can let wait, as if the server were slow.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ class StuckStore final : public Store {
   explicit StuckStore(Store* inner) : inner_(inner) {}
 
   void Stick(bool stuck) { stuck_ = stuck; }
-  // Calls of Check that wait.
+  // How many calls of Check wait.
   int waiting() const { return waiting_; }
 
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
