@@ -1,6 +1,8 @@
 #include "checkpoint/commit/retention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -10,15 +12,6 @@
 
 namespace dtrain::checkpoint {
 namespace {
-
-absl::Status RemoveCommit(Storage& storage, const StepId& id) {
-  const std::string folder = id.DirectoryName();
-  // Without its manifest the folder is no checkpoint, so a crash from here on leaves no half of
-  // one.
-  DT_RETURN_IF_ERROR(storage.RemoveFile(absl::StrCat(folder, "/", kManifestName)));
-  DT_RETURN_IF_ERROR(storage.SyncDirectory(folder));
-  return RemoveTree(storage, folder);
-}
 
 // Temporary files in `folder` that `stale` accepts by the name they were made for.
 absl::Status RemoveTemporaries(Storage& storage, const std::string& folder,
@@ -47,9 +40,15 @@ absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<Ste
     const std::optional<StepId> id = StepId::FromDirectoryName(entry.name);
     if (id && id->epoch <= current.epoch && id != current && id != resumed_from &&
         std::find(commits.begin(), commits.end(), *id) == commits.end()) {
+      // Who unlinked the manifest may have died before that was durable.
+      first.Update(storage.SyncDirectory(entry.name));
       first.Update(RemoveTree(storage, entry.name));
     }
   }
+  first.Update(storage.RemoveUnfinished([&](const std::string& path) {
+    const std::optional<StepId> id = StepId::FromDirectoryName(path.substr(0, path.find('/')));
+    return id && id->epoch <= current.epoch && *id != current;
+  }));
   first.Update(RemoveTemporaries(storage, "", [](absl::string_view) { return true; }));
   // A newer attempt may be writing its record now; older ones no longer can.
   const std::string own = EpochPath(current.epoch).substr(sizeof("epochs/") - 1);
@@ -59,7 +58,64 @@ absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<Ste
   return first;
 }
 
+// The commits of `line` with the best values that verify, at most keep.best.
+std::set<StepId> BestOf(const RetentionInput& input, const std::vector<StepId>& line,
+                        absl::FunctionRef<bool(const StepId&)> verified) {
+  std::vector<std::pair<double, StepId>> known;  // Sorted by it, the best is last.
+  for (const StepId& id : line) {
+    if (const auto value = input.metrics.find(id); value != input.metrics.end()) {
+      known.emplace_back(input.keep.larger_is_better ? value->second : -value->second, id);
+    }
+  }
+  std::sort(known.begin(), known.end());
+  const auto count = static_cast<size_t>(std::max(input.keep.best, 0));
+  std::set<StepId> best;
+  for (; !known.empty() && best.size() < count; known.pop_back()) {
+    if (verified(known.back().second)) {
+      best.insert(known.back().second);
+    }
+  }
+  return best;
+}
+
 }  // namespace
+
+std::optional<double> MetricOf(const Manifest& manifest, absl::string_view name) {
+  const auto metrics = manifest.state.engine.find("metrics");
+  if (metrics == manifest.state.engine.end() || !metrics->is_object()) {
+    return std::nullopt;
+  }
+  const auto value = metrics->find(std::string(name));
+  if (value == metrics->end() || !value->is_number() || !std::isfinite(value->get<double>())) {
+    return std::nullopt;
+  }
+  return value->get<double>();
+}
+
+std::map<StepId, double> ReadMetrics(Storage& storage, const Retention& keep,
+                                     const std::vector<StepId>& commits) {
+  std::map<StepId, double> metrics;
+  for (const StepId& id : commits) {
+    if (keep.best == 0) {
+      break;  // Manifests may be large, so they are not read in vain.
+    }
+    const absl::StatusOr<Manifest> manifest = ReadManifest(storage, id);
+    const auto value = manifest.ok() ? MetricOf(*manifest, keep.metric) : std::nullopt;
+    if (value.has_value()) {
+      metrics[id] = *value;
+    }
+  }
+  return metrics;
+}
+
+absl::Status RemoveCommit(Storage& storage, const StepId& id) {
+  const std::string folder = id.DirectoryName();
+  // Without its manifest the folder is no checkpoint, so a crash from here on leaves no half of
+  // one.
+  DT_RETURN_IF_ERROR(storage.RemoveFile(absl::StrCat(folder, "/", kManifestName)));
+  DT_RETURN_IF_ERROR(storage.SyncDirectory(folder));
+  return RemoveTree(storage, folder);
+}
 
 std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified) {
@@ -72,11 +128,12 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
   if (line.size() <= static_cast<size_t>(keep)) {
     return remove;
   }
+  const std::set<StepId> best = BestOf(input, line, verified);
   int kept = 0;
   for (const StepId& id : line) {
     if (kept < keep) {
       kept += verified(id) ? 1 : 0;
-    } else if (id != input.resumed_from &&
+    } else if (id != input.resumed_from && !best.contains(id) &&
                (input.keep.every == 0 || id.step % input.keep.every != 0)) {
       remove.push_back(id);
     }
@@ -109,13 +166,17 @@ absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
   input.keep = keep;
   input.resumed_from = resumed_from;
   input.own_epoch = current.epoch;
+  input.metrics = ReadMetrics(storage, keep, input.commits);
   const auto is_verified = [&](const StepId& id) {
     if (verified.contains(id)) {
       return true;
     }
     absl::StatusOr<Manifest> manifest = ReadManifest(storage, id);
-    const absl::Status status =
+    absl::Status status =
         manifest.ok() ? VerifyFiles(storage, *manifest, Verify::kHashes) : manifest.status();
+    if (status.ok()) {  // Its writer may have died, or lost touch, before it was durable.
+      status = storage.SyncDirectory(id.DirectoryName());
+    }
     if (!status.ok()) {
       DT_LOG(Warning) << "checkpoint of " << id.ToString()
                       << " does not count as kept: " << status.message();

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/format/step_id.h"
 #include "checkpoint/restore/lineage.h"
 #include "checkpoint/storage/storage.h"
@@ -20,7 +24,16 @@ inline constexpr int kKeepMin = 2;  // Never fewer verified checkpoints than thi
 struct Retention {
   int newest = 3;     // Number of newest checkpoints to keep, at least kKeepMin; 0: all.
   int64_t every = 0;  // Checkpoints of its multiples stay for good; 0: none do.
+  // Number of checkpoints to keep for their value of `metric`, whatever their age; 0: none.
+  int best = 0;
+  std::string metric;             // As "eval/loss"; see MetricOf.
+  bool larger_is_better = false;  // An accuracy; a loss is better when it is smaller.
 };
+
+// The value of a metric when the checkpoint was saved: engine.metrics.NAME of its manifest, where
+// readers that do not know it pass over it. No value: it is not recorded, or it is no number (NaN
+// and infinities cannot be the best).
+std::optional<double> MetricOf(const Manifest& manifest, absl::string_view name);
 
 struct RetentionInput {
   std::vector<LineageSegment> lineage;
@@ -28,13 +41,23 @@ struct RetentionInput {
   Retention keep;
   std::optional<StepId> resumed_from;  // This checkpoint is never removed.
   int64_t own_epoch = 0;
+  std::map<StepId, double> metrics;  // The commits' values of keep.metric, where they are known.
 };
 
 // The commits to remove, oldest first. Pure but for `verified`, which is asked about a commit only
-// when something older could go. A commit that does not verify is not counted as kept. Commits
-// before a fresh start are another run's and stay.
+// when something older could go. A commit that does not verify is not counted as kept, neither
+// among the newest nor among the best. Of commits with equal values the later one is the better.
+// Commits before a fresh start are another run's and stay.
 std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified);
+
+// The values of keep.metric of the commits that have one, as RetentionInput takes them. Reads no
+// manifest unless keep.best is set.
+std::map<StepId, double> ReadMetrics(Storage& storage, const Retention& keep,
+                                     const std::vector<StepId>& commits);
+
+// Removes a commit: its manifest first, durably, so that a crash leaves no half of a checkpoint.
+absl::Status RemoveCommit(Storage& storage, const StepId& id);
 
 // Removes old commits (manifest first, durably, then the data), folders that can no longer become a
 // checkpoint, and temporary files. `verified` holds the checkpoints that have been read back whole.

@@ -38,8 +38,8 @@ uint64_t LiveBytes(const SpanSource& snapshot) {
   return bytes;
 }
 
-StagedSource::StagedSource(SpanSource snapshot, StagingPool& pool)
-    : snapshot_(std::move(snapshot)), pool_(pool) {
+StagedSource::StagedSource(SpanSource snapshot, StagingPool& pool, uint64_t bytes_per_s)
+    : snapshot_(std::move(snapshot)), pool_(pool), bytes_per_s_(bytes_per_s) {
   for (NamedTensor& tensor : snapshot_.model) {
     AddTensor(tensor, model_pieces_);
   }
@@ -79,9 +79,34 @@ void StagedSource::LetUpdate() {
   std::unique_lock lock(mutex_);
   while (live_ > 0 || writes_live_) {
     if (!CopyOne(lock)) {
+      update_waits_ = true;
+      changed_.notify_all();
       changed_.wait(lock);
     }
   }
+  update_waits_ = false;
+}
+
+void StagedSource::LiftRate() {
+  const std::lock_guard lock(mutex_);
+  rate_lifted_ = true;
+  changed_.notify_all();
+}
+
+void StagedSource::AwaitTurn(uint64_t bytes) {
+  if (bytes_per_s_ == 0) {
+    return;
+  }
+  using Steady = std::chrono::steady_clock;
+  std::unique_lock lock(mutex_);
+  // Time in which the writer took less is not made up for, nor are bytes that nobody held back.
+  turn_ = std::max(turn_, Steady::now());
+  if (changed_.wait_until(lock, turn_, [this] { return update_waits_ || rate_lifted_; })) {
+    turn_ = Steady::now();
+  }
+  const std::chrono::duration<double> due(static_cast<double>(bytes) /
+                                          static_cast<double>(bytes_per_s_));
+  turn_ += std::chrono::duration_cast<Steady::duration>(due);
 }
 
 void StagedSource::Close() {
@@ -150,13 +175,17 @@ void StagedSource::Drop(Segment& segment) {
 }
 
 absl::Status StagedSource::Give(const NamedTensor& tensor, int64_t piece, ByteSink sink) {
-  if (piece < 0) {
-    return sink(tensor.bytes);
-  }
-  uint64_t begin = pieces_[static_cast<size_t>(piece)].begin;
   absl::Span<const std::byte> rest = tensor.bytes;
+  while (piece < 0 && !rest.empty()) {
+    const auto bytes = rest.subspan(0, kSegmentBytes);
+    AwaitTurn(bytes.size());
+    DT_RETURN_IF_ERROR(sink(bytes));
+    rest.remove_prefix(bytes.size());
+  }
+  uint64_t begin = piece < 0 ? 0 : pieces_[static_cast<size_t>(piece)].begin;
   while (!rest.empty()) {
     const auto bytes = rest.subspan(0, kSegmentBytes - begin % kSegmentBytes);
+    AwaitTurn(bytes.size());
     const absl::Status status = sink(Acquire(begin, bytes));
     Release(begin, bytes.size());
     DT_RETURN_IF_ERROR(status);

@@ -7,8 +7,12 @@
 // as the stream it waits for copies alone; with a smaller one also for the storage, and the copies
 // of the stream never exceed the pool. Bytes that do not stay until the next update are copied when
 // the StagedSource is made, beside the pool.
+//
+// The thread that writes may be held to a rate. It holds only while nobody waits for the writer, so
+// it never lengthens a wait of training.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -49,8 +53,9 @@ uint64_t LiveBytes(const SpanSource& snapshot);
 // Thread-safe where noted; the calls of a StateSource are for the thread that writes.
 class StagedSource final : public StateSource {
  public:
-  // REQUIRES: `pool` outlives this object; the spans of `snapshot` are valid until Close.
-  StagedSource(SpanSource snapshot, StagingPool& pool);
+  // `bytes_per_s`: the most that are given to the writer, 0: as many as it takes. REQUIRES: `pool`
+  // outlives this object; the spans of `snapshot` are valid until Close.
+  StagedSource(SpanSource snapshot, StagingPool& pool, uint64_t bytes_per_s = 0);
   StagedSource(const StagedSource&) = delete;
   StagedSource& operator=(const StagedSource&) = delete;
   ~StagedSource() override;
@@ -59,6 +64,8 @@ class StagedSource final : public StateSource {
   void CopyAhead();
   // Returns when nothing is live any more. For the thread that trains, before it updates.
   void LetUpdate();
+  // From here on the rate no longer holds. Thread-safe; for whoever waits until all is written.
+  void LiftRate();
   // Nothing more is read: what is live need not be copied. For the thread that writes.
   void Close();
 
@@ -84,6 +91,8 @@ class StagedSource final : public StateSource {
 
   void AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of);
   absl::Status Give(const NamedTensor& tensor, int64_t piece, ByteSink sink);
+  // Waits until the rate allows `bytes` more, or somebody waits for the writer.
+  void AwaitTurn(uint64_t bytes);
   // The bytes [begin, begin + bytes.size()) of the stream, which lie in one segment and live at
   // `bytes`: there, or in the segment's block.
   absl::Span<const std::byte> Acquire(uint64_t begin, absl::Span<const std::byte> bytes);
@@ -95,6 +104,7 @@ class StagedSource final : public StateSource {
 
   SpanSource snapshot_;
   StagingPool& pool_;
+  const uint64_t bytes_per_s_;
   std::vector<std::vector<std::byte>> copies_;  // The tensors that may change before an update.
   std::vector<int64_t> model_pieces_;           // By tensor; -1: it is not in the stream.
   std::vector<int64_t> state_pieces_;
@@ -107,6 +117,9 @@ class StagedSource final : public StateSource {
   size_t first_live_ = 0;     // No segment before it is kLive.
   size_t live_ = 0;           // Segments in kLive or kCopying.
   bool writes_live_ = false;  // The writer reads bytes that an update would change.
+  bool update_waits_ = false;
+  bool rate_lifted_ = false;
+  std::chrono::steady_clock::time_point turn_;  // When the rate allows the next bytes.
 };
 
 }  // namespace dtrain::checkpoint

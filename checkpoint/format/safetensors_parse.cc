@@ -1,6 +1,7 @@
 // The strict parser of a safetensors header: one pass over the JSON without a tree, so that a
 // header of 100 MB costs no more than its tensors.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
@@ -244,6 +245,16 @@ class HeaderHandler {
   std::string problem_;
 };
 
+// Whether a character stands between tokens, by its code. A table, because a header may have 100
+// MB.
+constexpr std::array<bool, 256> kBetweenTokens = [] {
+  std::array<bool, 256> between = {};
+  for (const char c : absl::string_view("{}[]:, \t\r\n")) {
+    between[static_cast<unsigned char>(c)] = true;
+  }
+  return between;
+}();
+
 // Whether a string, a number or a literal is longer than allowed; checked first because the parser
 // holds each several times.
 bool HasHugeToken(absl::string_view json) {
@@ -257,8 +268,7 @@ bool HasHugeToken(absl::string_view json) {
       length = in_string ? length + 1 : 0;
     } else {
       in_string = c == '"';
-      const bool between =
-          in_string || absl::string_view("{}[]:, \t\r\n").find(c) != absl::string_view::npos;
+      const bool between = in_string || kBetweenTokens[static_cast<unsigned char>(c)];
       length = between ? 0 : length + 1;
     }
     if (length > kSafetensorsTextBytesMax) {

@@ -291,6 +291,8 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
   Attempt attempt;
   const auto begin = [&]() -> absl::Status {
     if (!options.fresh) {
+      DT_RETURN_IF_ERROR(options.before_search != nullptr ? options.before_search()
+                                                          : absl::OkStatus());
       DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage));
       if (search.found == nullptr) {
         DT_RETURN_IF_ERROR(CheckNothingIsLost(storage, search, options));
@@ -302,6 +304,8 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
     std::optional<StepId> from;
     if (attempt.checkpoint != nullptr) {
       from = attempt.checkpoint->manifest().id;
+      // Its writer may have died before it was durable, and this attempt counts on it.
+      DT_RETURN_IF_ERROR(storage.SyncDirectory(from->DirectoryName()));
     }
     DT_ASSIGN_OR_RETURN(attempt.epoch,
                         BeginEpoch(storage, options.job, exchange.world_size(), from));

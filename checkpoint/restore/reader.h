@@ -77,6 +77,8 @@ struct AttemptOptions {
   // Gives the newest such checkpoint; called on rank 0 when none is found in the storage. May be
   // null.
   std::function<std::optional<KnownSave>()> known_save;
+  // Called on rank 0 before it searches; its error ends the attempt. May be null.
+  std::function<absl::Status()> before_search;
 };
 
 // The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
 #include "base/status.h"
+#include "checkpoint/storage/block_reader.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -49,11 +50,9 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
     file.DropCache();
   }
   FileChecksummer checksummer;
-  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, expected.bytes));
+  BlockReader blocks(file, expected.bytes);
   for (uint64_t at = 0; at < expected.bytes; at += kBlockBytes) {
-    const auto part =
-        absl::MakeSpan(block).subspan(0, std::min<uint64_t>(kBlockBytes, expected.bytes - at));
-    DT_RETURN_IF_ERROR(file.ReadAt(at, part));
+    DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> part, blocks.Next());
     const uint32_t crc = Crc32c(part.data(), part.size());
     if (crc != expected.crc32c[at / kBlockBytes]) {
       return Damaged(display_name,

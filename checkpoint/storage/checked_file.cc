@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
 #include "base/status.h"
+#include "checkpoint/storage/block_reader.h"
 
 namespace dtrain::checkpoint {
 
@@ -27,6 +28,16 @@ absl::Status CheckedFile::ReadBlock(uint64_t block, absl::Span<std::byte> into) 
   return absl::OkStatus();
 }
 
+absl::Status CheckedFile::ReadBlocks(uint64_t first, absl::Span<std::byte> into, bool more) const {
+  const uint64_t count = (into.size() + kBlockBytes - 1) / kBlockBytes;
+  return ForEachAtOnce(count, [&](uint64_t i) {
+    if (more) {
+      file_->ReadAhead((first + i + kReaders) * kBlockBytes, kBlockBytes);
+    }
+    return ReadBlock(first + i, into.subspan(i * kBlockBytes, kBlockBytes));
+  });
+}
+
 absl::Status CheckedFile::ReadAt(uint64_t offset, absl::Span<std::byte> into) const {
   if (offset > expected_.bytes || into.size() > expected_.bytes - offset) {
     return absl::OutOfRangeError(absl::StrFormat("%s has %d bytes; %d from %d were wanted",
@@ -34,16 +45,23 @@ absl::Status CheckedFile::ReadAt(uint64_t offset, absl::Span<std::byte> into) co
                                                  offset));
   }
   const std::lock_guard lock(mutex_);
+  const bool more = offset == end_;  // Tensors are mostly read one after the other.
+  end_ = offset + into.size();
   while (!into.empty()) {
     const uint64_t block = offset / kBlockBytes;
     const uint64_t within = offset % kBlockBytes;
     const size_t block_bytes =
         std::min<uint64_t>(kBlockBytes, expected_.bytes - block * kBlockBytes);
-    const size_t n = std::min<size_t>(into.size(), block_bytes - within);
-    if (n == block_bytes) {  // The whole block is wanted, so it needs no copy.
-      DT_RETURN_IF_ERROR(ReadBlock(block, into.subspan(0, n)));
+    size_t n = std::min<size_t>(into.size(), block_bytes - within);
+    if (n == block_bytes) {  // Whole blocks are wanted, so they need no copy.
+      n = into.size() / kBlockBytes >= kSharedBlocksMin ? into.size() / kBlockBytes * kBlockBytes
+                                                        : n;
+      DT_RETURN_IF_ERROR(ReadBlocks(block, into.subspan(0, n), more));
     } else {
       if (cache_.size() != block_bytes || cached_block_ != block) {
+        if (more) {
+          file_->ReadAhead((block + 1) * kBlockBytes, kReaders * kBlockBytes);
+        }
         cache_.resize(block_bytes);
         if (absl::Status status = ReadBlock(block, absl::MakeSpan(cache_)); !status.ok()) {
           cache_.clear();

@@ -22,6 +22,8 @@ class CheckedFile final : public ReadableFile {
 
  private:
   absl::Status ReadBlock(uint64_t block, absl::Span<std::byte> into) const;
+  // Many are read and checked on several threads. `more`: what follows them is wanted soon.
+  absl::Status ReadBlocks(uint64_t first, absl::Span<std::byte> into, bool more) const;
 
   const std::unique_ptr<ReadableFile> file_;
   const FileChecksum expected_;
@@ -29,6 +31,7 @@ class CheckedFile final : public ReadableFile {
   mutable std::mutex mutex_;
   mutable std::vector<std::byte> cache_;  // The last block that was read in part.
   mutable uint64_t cached_block_ = 0;
+  mutable uint64_t end_ = 0;  // Of the last read.
 };
 
 }  // namespace dtrain::checkpoint

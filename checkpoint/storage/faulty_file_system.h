@@ -1,6 +1,7 @@
 // A file system that fails at a chosen call: the fault-injecting twin of a real or in-memory one.
 //
-// Calls are counted from 0 over all methods but DisplayName and DropCache. Thread-safe.
+// Calls are counted from 0 over all methods but DisplayName, DropCache, ReadAhead, FreeBytes and
+// SlowerWrites. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -46,6 +47,9 @@ class FaultyFileSystem final : public FileSystem {
   absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) override;
   absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset, absl::Span<std::byte> into) override;
   void DropCache(int handle) override { inner_.DropCache(handle); }
+  void ReadAhead(int handle, uint64_t offset, uint64_t bytes) override {
+    inner_.ReadAhead(handle, offset, bytes);
+  }
   absl::Status MakeDirectory(const std::string& path) override;
   absl::Status SyncDirectory(const std::string& path) override;
   absl::Status RenameNoReplace(const std::string& from, const std::string& to) override;
@@ -54,6 +58,7 @@ class FaultyFileSystem final : public FileSystem {
   absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<std::vector<Storage::Entry>> List(const std::string& path) override;
   std::optional<uint64_t> FreeBytes() override { return inner_.FreeBytes(); }
+  std::string SlowerWrites() override { return inner_.SlowerWrites(); }
   std::string DisplayName(const std::string& path) const override {
     return inner_.DisplayName(path);
   }

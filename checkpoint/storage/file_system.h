@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,11 @@ class FileSystem {
 
   // Creates a file with O_CREAT | O_EXCL | O_NOFOLLOW below the root.
   virtual absl::StatusOr<int> Create(const std::string& path, int mode) = 0;
-  // Reserves `bytes` for the file without changing its size; OK where nothing can be reserved.
+  // Reserves `bytes` for the file; OK where nothing can be reserved. Its size may change until
+  // Sync, which sets it to what was written. For a new file, at most once.
   virtual absl::Status Allocate(int handle, uint64_t bytes) = 0;
-  // Appends up to data.size() bytes and returns how many; the caller handles short writes.
+  // Appends up to data.size() bytes and returns how many; the caller handles short writes. They may
+  // still be on their way: an error of it comes from a later Write or from Sync.
   virtual absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) = 0;
   virtual absl::Status Sync(int handle) = 0;
   virtual absl::Status Close(int handle) = 0;
@@ -36,6 +39,8 @@ class FileSystem {
   virtual absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset,
                                         absl::Span<std::byte> into) = 0;
   virtual void DropCache(int handle) = 0;
+  // Tells that the range will be read soon.
+  virtual void ReadAhead(int /*handle*/, uint64_t /*offset*/, uint64_t /*bytes*/) {}
 
   // AlreadyExists when something has the name.
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
@@ -48,6 +53,8 @@ class FileSystem {
 
   // Bytes that this process may still write; none: it cannot be known.
   virtual std::optional<uint64_t> FreeBytes() { return std::nullopt; }
+  // What made the writes of large files so far slower than they could be; "" for nothing.
+  virtual std::string SlowerWrites() { return ""; }
 
   virtual std::string DisplayName(const std::string& path) const = 0;
 };
@@ -56,7 +63,8 @@ class FileSystem {
 absl::Status CheckRelativePath(const std::string& path);
 
 // The file system below `directory`, which is created when it is missing. Each component of a path
-// is opened by itself with O_NOFOLLOW, so neither ".." nor a link leads out.
+// is opened by itself with O_NOFOLLOW, so neither ".." nor a link leads out. A file for which 4 MiB
+// or more are allocated is written with O_DIRECT, several blocks at once (direct_file.h).
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenRealFileSystem(const std::string& directory);
 
 }  // namespace dtrain::checkpoint

@@ -1,16 +1,19 @@
 #include "checkpoint/storage/posix_storage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "checkpoint/commit/nonce.h"
+#include "checkpoint/storage/direct_file.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
 constexpr int kOwnerMode = 0600;
 constexpr int kEveryoneMode = 0644;
+constexpr size_t kProbeBytes = kWriteBlockBytes + 1;
 
 std::string ParentOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -43,6 +46,8 @@ class PosixWritableFile final : public WritableFile {
     }
     return absl::OkStatus();
   }
+
+  absl::Status Sync() override { return Annotate(files_.Sync(handle_), display_name_); }
 
   absl::Status Finish() override {
     // A failed fsync drops the dirty pages: the file is lost, so it is never synced again.
@@ -80,6 +85,11 @@ class PosixReadableFile final : public ReadableFile {
   }
 
   void DropCache() const override { files_.DropCache(handle_); }
+  void ReadAhead(uint64_t offset, uint64_t bytes) const override {
+    if (offset < bytes_) {
+      files_.ReadAhead(handle_, offset, std::min(bytes, bytes_ - offset));
+    }
+  }
 
  private:
   FileSystem& files_;
@@ -145,6 +155,20 @@ class PosixStorage : public Storage {
     return files_.RemoveDirectory(path);
   }
   std::optional<uint64_t> FreeBytes() override { return files_.FreeBytes(); }
+
+  absl::StatusOr<std::string> Probe() override {
+    const std::string path = absl::StrCat(kTemporaryPrefix, "probe-", RandomNonce());
+    // A block that is written like those of large files, and a rest.
+    const std::string content(kProbeBytes, '\0');
+    const absl::Status status = WriteWhole(path, content);
+    const absl::Status removed = files_.Unlink(path);
+    DT_RETURN_IF_ERROR(status);
+    if (!absl::IsNotFound(removed)) {  // A commit of another process removes temporary files.
+      DT_RETURN_IF_ERROR(removed);
+    }
+    return files_.SlowerWrites();
+  }
+
   std::string DisplayName(const std::string& path) const override {
     return files_.DisplayName(path);
   }

@@ -8,16 +8,22 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/unique_fd.h"
+#include "checkpoint/storage/direct_file.h"
 #include "checkpoint/storage/file_system.h"
 
 namespace dtrain::checkpoint {
 namespace {
+
+constexpr size_t kReadAheadBytesMin = 1 << 20;
 
 struct CloseDir {
   void operator()(DIR* directory) const { closedir(directory); }
@@ -48,10 +54,14 @@ class RealFileSystem final : public FileSystem {
         return ErrnoStatus(errno, absl::StrCat("cannot reserve ", bytes, " bytes"));
       }
     }
-    return absl::OkStatus();
+    return bytes < kWriteBlockBytes ? absl::OkStatus() : WriteDirectly(handle, bytes);
   }
 
   absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) override {
+    if (DirectFile* const direct = FindDirect(handle); direct != nullptr) {
+      DT_RETURN_IF_ERROR(direct->Append(data));
+      return data.size();
+    }
     while (true) {
       const ssize_t n = write(handle, data.data(), data.size());
       if (n >= 0) {
@@ -64,11 +74,31 @@ class RealFileSystem final : public FileSystem {
   }
 
   absl::Status Sync(int handle) override {
+    if (DirectFile* const direct = FindDirect(handle); direct != nullptr) {
+      const absl::Status status = direct->Sync();
+      const std::lock_guard lock(mutex_);
+      refuses_direct_ = refuses_direct_ || !direct->is_direct();
+      return status;
+    }
     return fsync(handle) == 0 ? absl::OkStatus()
                               : ErrnoStatus(errno, "cannot make durable (fsync)");
   }
 
-  absl::Status Close(int handle) override { return UniqueFd(handle).Close(); }
+  absl::Status Close(int handle) override {
+    UniqueFd fd(handle);
+    std::unique_ptr<DirectFile> direct;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = direct_.find(handle); found != direct_.end()) {
+        direct = std::move(found->second);
+        direct_.erase(found);
+      }
+    }
+    if (direct != nullptr) {
+      direct->Close();
+    }
+    return fd.Close();
+  }
 
   absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) override {
     DT_ASSIGN_OR_RETURN(const Place place, Find(path));
@@ -93,6 +123,9 @@ class RealFileSystem final : public FileSystem {
 
   absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset, absl::Span<std::byte> into) override {
     size_t done = 0;
+    if (into.size() >= kReadAheadBytesMin) {  // All at once; pread alone asks for a few 100 kB.
+      ReadAhead(handle, offset, into.size());
+    }
     while (done < into.size()) {
       const ssize_t n =
           pread(handle, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
@@ -108,6 +141,10 @@ class RealFileSystem final : public FileSystem {
   }
 
   void DropCache(int handle) override { posix_fadvise(handle, 0, 0, POSIX_FADV_DONTNEED); }
+  void ReadAhead(int handle, uint64_t offset, uint64_t bytes) override {
+    posix_fadvise(handle, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  POSIX_FADV_WILLNEED);
+  }
 
   absl::Status MakeDirectory(const std::string& path) override {
     DT_ASSIGN_OR_RETURN(const Place place, Find(path));
@@ -191,6 +228,18 @@ class RealFileSystem final : public FileSystem {
                : std::nullopt;
   }
 
+  std::string SlowerWrites() override {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> reasons;
+    if (refuses_direct_) {
+      reasons.push_back("through the page cache, because the file system refuses O_DIRECT");
+    }
+    if (!uring_refusal_.ok()) {
+      reasons.push_back(absl::StrCat("by threads, because ", uring_refusal_.message()));
+    }
+    return absl::StrJoin(reasons, ", and ");
+  }
+
   std::string DisplayName(const std::string& path) const override {
     return path.empty() ? directory_ : absl::StrCat(directory_, "/", path);
   }
@@ -233,6 +282,28 @@ class RealFileSystem final : public FileSystem {
     return place;
   }
 
+  // From here on the new file is a DirectFile.
+  absl::Status WriteDirectly(int handle, uint64_t bytes) {
+    // Until Sync it is longer than it will be, for a crash may leave it with zeros.
+    const uint64_t size = bytes + 1;
+    if (ftruncate(handle, static_cast<off_t>(size)) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("cannot set the file's size to ", size, " bytes"));
+    }
+    auto queue = OpenUringQueue();
+    auto direct = std::make_unique<DirectFile>(handle, size,
+                                               queue.ok() ? *std::move(queue) : MakeThreadQueue());
+    const std::lock_guard lock(mutex_);
+    uring_refusal_.Update(queue.status());
+    direct_[handle] = std::move(direct);
+    return absl::OkStatus();
+  }
+
+  DirectFile* FindDirect(int handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = direct_.find(handle);
+    return found != direct_.end() ? found->second.get() : nullptr;
+  }
+
   absl::Status Remove(const std::string& path, int flags) {
     DT_ASSIGN_OR_RETURN(const Place place, Find(path));
     return unlinkat(place.parent.get(), place.name.c_str(), flags) == 0
@@ -242,6 +313,10 @@ class RealFileSystem final : public FileSystem {
 
   const std::string directory_;
   const UniqueFd root_;
+  std::mutex mutex_;
+  absl::flat_hash_map<int, std::unique_ptr<DirectFile>> direct_;  // By handle.
+  bool refuses_direct_ = false;
+  absl::Status uring_refusal_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "checkpoint/storage/storage.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/console/progress_line.h"
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
@@ -32,6 +33,17 @@ absl::Status RemoveTree(Storage& storage, const std::string& path) {
   }
   first.Update(storage.RemoveDirectory(path));
   return first;
+}
+
+absl::Status CheckRoom(Storage& storage, uint64_t bytes, const std::string& what) {
+  const std::optional<uint64_t> free = storage.FreeBytes();
+  if (!free.has_value() || *free >= bytes) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(what, " takes ", FormatBytes(static_cast<double>(bytes)), " (", bytes,
+                   " bytes), but only ", FormatBytes(static_cast<double>(*free)), " (", *free,
+                   " bytes) are free there: make room, or write to another file system"));
 }
 
 }  // namespace dtrain::checkpoint

@@ -1,10 +1,10 @@
 // The Storage seam: where checkpoints live, as a tree of named objects below one root.
 //
-// POSIX directories today (posix_storage.h); object stores and peer memory fit the same calls: an
-// object is written once from start to end, becomes durable as a whole, and is read by ranges.
-// Paths are relative to the root, with '/' between components and none of "", "." or "..".
-// Implementations are thread-safe; one WritableFile is used by one thread at a time. Errors name
-// the whole path. Every call may block for the time the storage takes.
+// POSIX directories (posix_storage.h) and object stores (s3/s3_storage.h); peer memory fits the
+// same calls: an object is written once from start to end, becomes durable as a whole, and is read
+// by ranges. Paths are relative to the root, with '/' between components and none of "", "." or
+// "..". Implementations are thread-safe; one WritableFile is used by one thread at a time. Errors
+// name the whole path. Every call may block for the time the storage takes.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -29,6 +30,11 @@ class WritableFile {
   virtual ~WritableFile() = default;
   // Appends all of `data`.
   virtual absl::Status Append(absl::Span<const std::byte> data) = 0;
+  // Makes what was appended durable and leaves the file open for more. After an error the file is
+  // lost. Unimplemented where an object becomes durable only as a whole.
+  virtual absl::Status Sync() {
+    return absl::UnimplementedError("this storage cannot make a part of a file durable");
+  }
   // Makes the content durable and closes the file. Its name is durable after
   // Storage::SyncDirectory of its folder. REQUIRES: called once, last.
   virtual absl::Status Finish() = 0;
@@ -43,6 +49,8 @@ class ReadableFile {
   virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const = 0;
   // Tells the storage that the next reads should come from the medium, not from a cache.
   virtual void DropCache() const {}
+  // Tells the storage that the range will be read soon; what is beyond the end is left out.
+  virtual void ReadAhead(uint64_t /*offset*/, uint64_t /*bytes*/) const {}
 };
 
 class Storage {
@@ -56,7 +64,8 @@ class Storage {
   virtual ~Storage() = default;
 
   // Creates `path` exclusively (AlreadyExists otherwise) with room for `bytes_expected`, so that a
-  // full disk is known before the first byte is written. ResourceExhausted: no room.
+  // full disk is known before the first byte is written. ResourceExhausted: no room. An object
+  // store looks for an object of the name, and cannot guard against one that appears until Finish.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path,
                                                                    uint64_t bytes_expected,
                                                                    Access access) = 0;
@@ -80,9 +89,20 @@ class Storage {
   virtual absl::Status RemoveFile(const std::string& path) = 0;
   // Removes an empty folder.
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
+  // Removes what writers that died left behind and List does not show, as unfinished uploads of an
+  // object store, of the paths that `is_stale` accepts. Goes on after an error and returns the
+  // first.
+  virtual absl::Status RemoveUnfinished(
+      absl::FunctionRef<bool(const std::string& path)> /*is_stale*/) {
+    return absl::OkStatus();
+  }
 
   // Bytes that this process may still write; none: unknown, or without a limit.
   virtual std::optional<uint64_t> FreeBytes() { return std::nullopt; }
+  // Writes, makes durable and removes a file of the kind that a save writes, so that what a save
+  // would fail for is known before. Gives what makes writes slower here than they could be, as a
+  // text for people; "" for nothing.
+  virtual absl::StatusOr<std::string> Probe() { return std::string(); }
 
   // `path` in the form for people and messages: "/data/run1/checkpoints/latest".
   virtual std::string DisplayName(const std::string& path) const = 0;
@@ -99,5 +119,9 @@ absl::StatusOr<std::string> ReadSmallFile(Storage& storage, const std::string& p
 // Removes `path` and everything below it; OK when it is not there. Goes on after an error and
 // returns the first.
 absl::Status RemoveTree(Storage& storage, const std::string& path);
+
+// ResourceExhausted unless `storage` has room for `bytes`; it names both numbers and `what` takes
+// them. OK where the room is not known.
+absl::Status CheckRoom(Storage& storage, uint64_t bytes, const std::string& what);
 
 }  // namespace dtrain::checkpoint

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/console/progress_line.h"
+#include "checkpoint/tools/table.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -26,37 +27,6 @@ uint64_t ElementsOf(const TensorEntry& tensor) {
 }
 
 std::string Thousands(uint64_t number) { return WithThousands(static_cast<int64_t>(number)); }
-
-// A table of text with aligned columns, under a row of heads.
-class Table {
- public:
-  explicit Table(std::vector<std::string> heads) { rows_.push_back(std::move(heads)); }
-  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  // Columns in `to_the_right` are aligned right, as numbers are.
-  std::string Text(const std::vector<size_t>& to_the_right) const {
-    std::vector<size_t> widths(rows_[0].size(), 0);
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) {
-        widths[i] = std::max(widths[i], row[i].size());
-      }
-    }
-    std::string text;
-    for (const auto& row : rows_) {
-      std::string line;
-      for (size_t i = 0; i < row.size(); ++i) {
-        const bool right = std::count(to_the_right.begin(), to_the_right.end(), i) > 0;
-        const std::string space(widths[i] - row[i].size(), ' ');
-        absl::StrAppend(&line, "  ", right ? space : "", row[i], right ? "" : space);
-      }
-      line.resize(line.find_last_not_of(' ') + 1);
-      absl::StrAppend(&text, line, "\n");
-    }
-    return text;
-  }
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
 
 // "BF16, F32 (norms)": the types of the weights, the most frequent first.
 std::string TypesOf(const Manifest& manifest) {

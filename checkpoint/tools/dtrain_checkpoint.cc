@@ -1,188 +1,194 @@
-// dtrain-checkpoint: lists, shows and verifies a folder of checkpoints, and changes nothing.
+// dtrain-checkpoint: shows and compares checkpoints, converts, copies and clears them away.
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <set>
+#include <cmath>
+#include <cstdint>
 #include <string>
-#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "base/console/command_line.h"
-#include "base/console/progress_line.h"
 #include "base/status.h"
 #include "base/version.h"
-#include "checkpoint/restore/lineage.h"
-#include "checkpoint/restore/verify.h"
-#include "checkpoint/tools/describe.h"
-#include "checkpoint/tools/open_target.h"
+#include "checkpoint/tools/commands.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
 constexpr char kFooter[] =
-    "DIR is a run directory (runs/gpt), its checkpoints/ folder, or one step-* folder\n"
-    "in checkpoints/.\n"
+    "DIR is a run directory (runs/gpt), its checkpoints/ folder, one step-* folder\n"
+    "in checkpoints/, or the like in an object store (s3://bucket/runs/gpt).\n"
+    "list, show, verify and diff change nothing.\n"
     "\nExamples:\n"
     "  dtrain checkpoint list runs/gpt\n"
     "  dtrain checkpoint show runs/gpt\n"
     "  dtrain checkpoint show runs/gpt --name step-000000001200.e1 --tensors\n"
     "  dtrain checkpoint verify runs/gpt && echo safe to move\n"
-    "\nExit codes: 0 fine; 64 no checkpoint, or a damaged one (the file is named).\n";
+    "  dtrain checkpoint diff runs/gpt runs/other && echo the same\n"
+    "  dtrain checkpoint export runs/gpt exported --dtype bf16\n"
+    "  dtrain checkpoint prune runs/gpt --keep 3 --dry-run\n"
+    "\nExit codes: 0 fine; 1 diff found a difference; 64 no checkpoint, a damaged one\n"
+    "(the file is named), or something is in the way; 75 no room, a run holds the\n"
+    "folder, or storage fails for now (diff: also a checkpoint that cannot be read).\n";
 
-struct Arguments {
-  std::string directory;
-  std::string name;
-  bool verify = false;
-  bool tensors = false;
-  bool json = false;
-};
+constexpr char kDirectory[] = "Run directory, its checkpoints/ folder, or one step-* folder";
+constexpr char kName[] = "Checkpoint to take, by its folder's name. Default: the newest";
 
-void PrintJson(const Json& json) { std::printf("%s\n", DumpJson(json, 2).c_str()); }
-
-void PrintListHead() {
-  std::printf("%12s  %-23s  %8s  %5s  %5s  %9s  %-6s  %s\n", "step", "written", "age", "ranks",
-              "stage", "size", "resume", "state");
+// CLI11's form of a check: what is wrong with `text`, or "".
+std::string WhyNoTolerance(const std::string& text) {
+  double value = 0;
+  return absl::SimpleAtod(text, &value) && std::isfinite(value) && value >= 0
+             ? ""
+             : absl::StrCat("value ", text, " is no number from 0");
 }
 
-void PrintListRow(StepId id, const Manifest* manifest, bool resumable, const std::string& state) {
-  const auto known = [manifest](auto text) {
-    return manifest == nullptr ? std::string("?") : absl::StrCat(text(*manifest));
+// Adds a subcommand with its example and --json.
+CLI::App* Add(CLI::App& app, Arguments& arguments, const char* name, const char* text,
+              const char* example) {
+  CLI::App* const command = app.add_subcommand(name, text);
+  command->footer(absl::StrCat("Example:\n  dtrain checkpoint ", name, " ", example));
+  command->add_flag("--json", arguments.json, "Print JSON instead of text. Default: off");
+  return command;
+}
+
+void AddLooking(CLI::App& app, Arguments& arguments) {
+  CLI::App* const list =
+      Add(app, arguments, "list",
+          "List all checkpoints: step, time, ranks, ZeRO stage, size, state", "--verify runs/gpt");
+  list->add_option("DIR", arguments.directory, kDirectory)->required();
+  list->add_flag("--verify", arguments.verify, "Also read and check every byte. Default: off");
+  CLI::App* const show = Add(app, arguments, "show", "Show what one checkpoint holds",
+                             "runs/gpt --name step-000000001200.e1");
+  show->add_option("DIR", arguments.directory, kDirectory)->required();
+  show->add_option("--name", arguments.name,
+                   "Checkpoint to show, by its folder's name. Default: the newest");
+  show->add_flag("--tensors", arguments.tensors, "Also list every tensor. Default: off");
+  CLI::App* const verify =
+      Add(app, arguments, "verify",
+          "Read every byte of all checkpoints; exit code 64 when one is damaged",
+          "runs/gpt/checkpoints/step-000000001200.e1");
+  verify->add_option("DIR", arguments.directory, kDirectory)->required();
+  CLI::App* const diff =
+      Add(app, arguments, "diff",
+          "Compare two checkpoints, however they are cut over ranks; exit code 1 when they differ",
+          "runs/gpt runs/other --tolerance 1e-6");
+  diff->add_option("A", arguments.directory, kDirectory)->required();
+  diff->add_option("B", arguments.other, "The same of the other; of a run, the newest is taken")
+      ->required();
+  diff->add_flag("--tensors", arguments.tensors, "Also list tensors that are equal. Default: off");
+  diff->add_option("--tolerance", arguments.tolerance,
+                   "Largest absolute difference of floats that counts as equal. Default: 0, bits "
+                   "are compared")
+      ->option_text("NUMBER")
+      ->check(WhyNoTolerance);
+}
+
+void AddConverting(CLI::App& app, Arguments& arguments) {
+  const CLI::IsMember types({"fp32", "bf16", "fp16"});
+  const auto add_type = [&](CLI::App* command) {
+    command
+        ->add_option("--dtype", arguments.dtype,
+                     "Convert floats: fp32, bf16 or fp16. Default: as they are")
+        ->option_text("TYPE")
+        ->check(types);
   };
-  const absl::Time now = absl::Now();
-  absl::PrintF(
-      "%12s  %-23s  %8s  %5s  %5s  %9s  %-6s  %s\n", WithThousands(id.step),
-      known([](const Manifest& m) { return TimeText(m.created_unix_ms); }),
-      known([&](const Manifest& m) { return FormatAge(AgeSeconds(m.created_unix_ms, now)); }),
-      known([](const Manifest& m) { return m.world_size; }),
-      known([](const Manifest& m) { return m.state.zero_stage; }),
-      known([](const Manifest& m) { return FormatBytes(static_cast<double>(m.data_bytes())); }),
-      resumable ? "yes" : "no", state);
+  CLI::App* const to_folder =
+      Add(app, arguments, "export", "Write the model of a checkpoint as a Hugging Face folder",
+          "runs/gpt exported --dtype bf16");
+  to_folder->add_option("CHECKPOINT", arguments.directory, kDirectory)->required();
+  to_folder->add_option("OUT", arguments.other, "Folder to write; nothing may be there")
+      ->required();
+  to_folder->add_option("--name", arguments.name, kName);
+  add_type(to_folder);
+  to_folder
+      ->add_option("--max-shard-size", arguments.shard_size,
+                   "Largest file of weights, as 5GB or 512MiB")
+      ->option_text("SIZE")
+      ->capture_default_str();
+  CLI::App* const from_files =
+      Add(app, arguments, "import",
+          "Make a run directory of weights alone: a Hugging Face folder or a .safetensors file",
+          "Qwen2.5-0.5B runs/tuned --dtype bf16");
+  from_files
+      ->add_option("SOURCE", arguments.directory, "Hugging Face folder, or one .safetensors file")
+      ->required();
+  from_files->add_option("RUN_DIR", arguments.other, "Run directory to write; nothing may be there")
+      ->required();
+  add_type(from_files);
 }
 
-absl::Status List(const Arguments& arguments) {
-  DT_ASSIGN_OR_RETURN(const Target target, OpenTarget(arguments.directory));
-  DT_ASSIGN_OR_RETURN(const std::vector<StepId> ids, CheckpointsOf(target));
-  DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(*target.storage));
-  const std::vector<StepId> line = OnLineage(Lineage(epochs), ids);
-  const std::set<StepId> resumable(line.begin(), line.end());
-  Json rows = Json::array();
-  if (!arguments.json) {
-    absl::PrintF("%s\n", target.storage->DisplayName(""));
-    PrintListHead();
-  }
-  absl::Status first;
-  for (const StepId& id : ids) {
-    const auto manifest = ReadManifest(*target.storage, id);
-    absl::Status status = manifest.status();
-    if (status.ok()) {
-      status = VerifyFiles(*target.storage, *manifest,
-                           arguments.verify ? Verify::kHashes : Verify::kSizes);
-    }
-    first.Update(status);
-    const Manifest* const known = manifest.ok() ? &*manifest : nullptr;
-    const bool resumes = resumable.contains(id);
-    if (arguments.json) {
-      rows.push_back(ListedJson(id, known, resumes, status));
-    } else {
-      PrintListRow(id, known, resumes,
-                   status.ok() ? (arguments.verify ? "verified" : "complete")
-                               : absl::StrCat("damaged: ", status.message()));
-    }
-  }
-  if (arguments.json) {
-    PrintJson(rows);
-  } else if (!arguments.verify && first.ok()) {
-    std::printf("\nAll files are there, with the right sizes. --verify also reads every byte.\n");
-  }
-  return first.ok() ? first : absl::InvalidArgumentError("a checkpoint is damaged (see above)");
-}
-
-absl::Status Show(const Arguments& arguments) {
-  DT_ASSIGN_OR_RETURN(const Target target, OpenTarget(arguments.directory));
-  DT_ASSIGN_OR_RETURN(const StepId id, ChooseOne(target, arguments.name));
-  DT_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(*target.storage, id));
-  const std::string path = target.storage->DisplayName(id.DirectoryName());
-  if (arguments.json) {
-    PrintJson(DescribeJson(manifest, path));
-  } else {
-    absl::PrintF("%s", DescribeText(manifest, path, absl::Now(), arguments.tensors));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status VerifyAll(const Arguments& arguments) {
-  DT_ASSIGN_OR_RETURN(const Target target, OpenTarget(arguments.directory));
-  DT_ASSIGN_OR_RETURN(const std::vector<StepId> ids, CheckpointsOf(target));
-  size_t damaged = 0;
-  Json rows = Json::array();
-  for (const StepId& id : ids) {
-    const auto manifest = ReadManifest(*target.storage, id);
-    const absl::Status status = manifest.ok()
-                                    ? VerifyFiles(*target.storage, *manifest, Verify::kHashes)
-                                    : manifest.status();
-    damaged += status.ok() ? 0 : 1;
-    if (arguments.json) {
-      rows.push_back(
-          {{"name", id.DirectoryName()},
-           {"step", id.step},
-           {"ok", status.ok()},
-           {"problem", status.ok() ? Json(nullptr) : Json(std::string(status.message()))}});
-    } else {
-      absl::PrintF(
-          "%s  %s\n", id.DirectoryName(),
-          status.ok()
-              ? absl::StrFormat("good: %d files, %s, every byte verified", manifest->files.size(),
-                                FormatBytes(static_cast<double>(manifest->data_bytes())))
-              : absl::StrCat("damaged: ", status.message()));
-      std::fflush(stdout);  // Verifying the next checkpoint may take minutes.
-    }
-  }
-  if (arguments.json) {
-    PrintJson(rows);
-  }
-  if (damaged > 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%d of %d checkpoints %s damaged; a run resumes from the newest good one",
-                        damaged, ids.size(), damaged == 1 ? "is" : "are"));
-  }
-  return absl::OkStatus();
+void AddClearing(CLI::App& app, Arguments& arguments) {
+  CLI::App* const prune =
+      Add(app, arguments, "prune", "Remove old checkpoints; at least two that verify stay",
+          "runs/gpt --keep 3 --keep-every 10000 --dry-run");
+  prune->add_option("DIR", arguments.directory, "Run directory or its checkpoints/ folder")
+      ->required();
+  prune->add_option("--keep", arguments.keep.newest, "Number of newest checkpoints to keep")
+      ->required()
+      ->check(CLI::Range(kKeepMin, 1'000'000));
+  prune
+      ->add_option("--keep-every", arguments.keep.every,
+                   "Also keep the steps that are multiples of it. Default: none")
+      ->check(CLI::Range(int64_t{1}, kStepMax));
+  CLI::Option* const best =
+      prune
+          ->add_option("--keep-best", arguments.keep.best,
+                       "Also keep so many with the best values of --metric. Default: none")
+          ->check(CLI::Range(1, 1'000'000));
+  CLI::Option* const metric =
+      prune
+          ->add_option("--metric", arguments.keep.metric,
+                       "Metric for --keep-best, as eval/loss. Default: none")
+          ->needs(best);
+  best->needs(metric);
+  prune
+      ->add_flag("--larger-is-better", arguments.keep.larger_is_better,
+                 "Values of --metric are better when they are larger. Default: off")
+      ->needs(metric);
+  prune->add_flag("--dry-run", arguments.dry_run, "Only say what would go. Default: off");
+  CLI::App* const repair =
+      Add(app, arguments, "repair",
+          "Remove what crashed saves left, mend `latest`, name damage; needs an ended run",
+          "runs/gpt --dry-run");
+  repair->add_option("DIR", arguments.directory, "Run directory or its checkpoints/ folder")
+      ->required();
+  repair->add_flag("--dry-run", arguments.dry_run, "Only say what would be done. Default: off");
+  CLI::App* const copy =
+      Add(app, arguments, "copy",
+          "Copy a checkpoint, verified, to where another run loads it; an interrupted copy goes on",
+          "runs/gpt s3://bucket/runs/gpt");
+  copy->add_option("SOURCE", arguments.directory, kDirectory)->required();
+  copy->add_option("TARGET", arguments.other,
+                   "Folder of checkpoints, a run directory, or s3://bucket/prefix")
+      ->required();
+  copy->add_option("--name", arguments.name, kName);
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Shows the checkpoints of a run and checks them. Changes nothing.",
-               "dtrain checkpoint");
+  CLI::App app("Shows and compares the checkpoints of a run, converts, copies and removes them.",
+               kCheckpointProgram);
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("dtrain-checkpoint ") + kVersion);
   app.require_subcommand(1);
   Arguments arguments;
-  const auto add = [&](const char* name, const char* text, const char* example) {
-    CLI::App* const command = app.add_subcommand(name, text);
-    command
-        ->add_option("DIR", arguments.directory,
-                     "Run directory, its checkpoints/ folder, or one step-* folder")
-        ->required();
-    command->add_flag("--json", arguments.json, "Print JSON instead of text. Default: off");
-    command->footer(absl::StrCat("Example:\n  dtrain checkpoint ", name, " ", example));
-    return command;
-  };
-  CLI::App* const list =
-      add("list", "List all checkpoints: step, time, ranks, ZeRO stage, size, state",
-          "--verify runs/gpt");
-  list->add_flag("--verify", arguments.verify, "Also read and check every byte. Default: off");
-  CLI::App* const show =
-      add("show", "Show what one checkpoint holds", "runs/gpt --name step-000000001200.e1");
-  show->add_option("--name", arguments.name,
-                   "Checkpoint to show, by its folder's name. Default: the newest");
-  show->add_flag("--tensors", arguments.tensors, "Also list every tensor. Default: off");
-  add("verify", "Read every byte of all checkpoints; exit code 64 when one is damaged",
-      "runs/gpt/checkpoints/step-000000001200.e1");
+  AddLooking(app, arguments);
+  AddConverting(app, arguments);
+  AddClearing(app, arguments);
   if (const auto code = ParseCommandLine(app, argc, argv)) {
     return *code;
   }
-  return EndOf("dtrain checkpoint", list->parsed()   ? List(arguments)
-                                    : show->parsed() ? Show(arguments)
-                                                     : VerifyAll(arguments));
+  const std::string command = app.get_subcommands().front()->get_name();
+  if (command == "diff") {
+    const absl::StatusOr<int> code = Diff(arguments);
+    return code.ok() ? *code : EndOf(kCheckpointProgram, code.status());
+  }
+  return EndOf(kCheckpointProgram, command == "list"     ? List(arguments)
+                                   : command == "show"   ? Show(arguments)
+                                   : command == "verify" ? VerifyAll(arguments)
+                                   : command == "export" ? Export(arguments)
+                                   : command == "import" ? Import(arguments)
+                                   : command == "prune"  ? PruneFolder(arguments)
+                                   : command == "repair" ? RepairFolder(arguments)
+                                                         : Copy(arguments));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "checkpoint/storage/s3/s3_storage.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -69,11 +70,26 @@ absl::StatusOr<std::string> CheckpointsFolder(const std::string& directory) {
   return directory;
 }
 
+// "s3://bucket/prefix", or a checkpoint's folder in it.
+absl::StatusOr<Target> OpenS3Target(std::string url) {
+  Target target;
+  const size_t slash = url.rfind('/');
+  target.id = StepId::FromDirectoryName(url.substr(slash + 1));
+  if (target.id) {
+    url.resize(slash);
+  }
+  DT_ASSIGN_OR_RETURN(target.storage, OpenS3Storage(url, S3Options()));
+  return target;
+}
+
 }  // namespace
 
 absl::StatusOr<Target> OpenTarget(std::string directory) {
   while (directory.size() > 1 && directory.back() == '/') {
     directory.pop_back();
+  }
+  if (IsS3Url(directory)) {
+    return OpenS3Target(directory);
   }
   if (!IsFolder(directory)) {
     return absl::NotFoundError(

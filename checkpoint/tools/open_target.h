@@ -1,5 +1,6 @@
-// Resolves the checkpoints that a command line names: a run directory, its checkpoints/ folder, or
-// one step-* folder in it. Reads folders; no state.
+// Resolves the checkpoints that a command line names: a run directory, its checkpoints/ folder, one
+// step-* folder in it, or the same two in an object store (s3://bucket/prefix). Reads folders; no
+// state.
 #pragma once
 
 #include <memory>

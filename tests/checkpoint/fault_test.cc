@@ -344,6 +344,9 @@ TEST(FaultTest, ACommitWhoseReplyIsLostIsKeptWhateverCanBeLearntOfIt) {
     for (const SaveReport& report : SaveOnRanks(losing, options, 2, 5)) {
       EXPECT_EQ(report.outcome, outcome) << report.status;
       EXPECT_EQ(report.status.ok(), outcome == SaveOutcome::kCommitted);
+      if (outcome == SaveOutcome::kUnknown) {  // On the rank that was told so too.
+        EXPECT_THAT(std::string(report.status.message()), HasSubstr("the reply was lost"));
+      }
     }
     ExpectLoads(*storage, 5, 2);
   }

@@ -71,6 +71,30 @@ TEST_F(HuggingFaceFolderTest, ShardsAreReadThroughTheirIndexAndThroughLinks) {
   EXPECT_TRUE(absl::IsNotFound(folder->Read("c", 0, absl::MakeSpan(more))));
 }
 
+// What lies behind a tensor in its file belongs to another one.
+TEST_F(HuggingFaceFolderTest, APartIsReadFromItsTensorAlone) {
+  Write("model.safetensors", File(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
+                                  R"("b":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})",
+                                  "abcdefghABCDEFGH"));
+  const auto folder = HuggingFaceFolder::Open(folder_);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const auto read = [&](const char* name, uint64_t offset, size_t bytes) {
+    std::string text(bytes, '-');
+    const absl::Status status = folder->Read(
+        name, offset, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), bytes));
+    EXPECT_TRUE(status.ok() || absl::IsOutOfRange(status)) << status;
+    return status.ok() ? text : "refused";
+  };
+  EXPECT_EQ(read("a", 0, 8), "abcdefgh");
+  EXPECT_EQ(read("b", 2, 3), "CDE");
+  EXPECT_EQ(read("a", 7, 1), "h");
+  EXPECT_EQ(read("a", 8, 0), "");
+  EXPECT_EQ(read("a", 7, 2), "refused");
+  EXPECT_EQ(read("a", 0, 9), "refused");
+  EXPECT_EQ(read("a", 9, 0), "refused");
+  EXPECT_EQ(read("a", ~uint64_t{0}, 2), "refused");
+}
+
 TEST_F(HuggingFaceFolderTest, AFolderWithoutWeightsSaysWhatIsThere) {
   EXPECT_THAT(Refused(), HasSubstr("neither model.safetensors nor"));
   Write("pytorch_model.bin", "x");
@@ -89,6 +113,9 @@ TEST_F(HuggingFaceFolderTest, AnIndexThatIsWrongIsRefusedByName) {
       {R"({"a":"model-3.safetensors"})", "model-3.safetensors"},
       {R"({"a":"model-2.safetensors","b":"model-2.safetensors"})", "tensor a is not in"},
       {R"({"a":"model-1.safetensors","c":"model-1.safetensors"})", "tensor c is not in"},
+      {R"({"a":"model-1.bin"})", "\"model-1.bin\"; allowed: the name of a .safetensors file"},
+      {R"({"a":".model-1.safetensors"})", "\".model-1.safetensors\""},
+      {R"({"a":"model-1.safetensors\u0000.safetensors"})", "is said to be in"},
       {R"([])", "weight_map"},
   };
   for (const auto& [map, what] : cases) {
@@ -98,6 +125,10 @@ TEST_F(HuggingFaceFolderTest, AnIndexThatIsWrongIsRefusedByName) {
   Write("model-2.safetensors", Weights("a"));
   WriteIndex(R"({"a":"model-1.safetensors","b":"model-2.safetensors"})");
   EXPECT_THAT(Refused(), HasSubstr("tensor a is in two files"));
+  for (const char* const index : {"[]", "7", "{}", "{\"weight_map\": 7}"}) {
+    Write("model.safetensors.index.json", index);
+    EXPECT_THAT(Refused(), HasSubstr("has no object \"weight_map\"")) << index;
+  }
   Write("model.safetensors.index.json", "{\"weight_map\": {,}}");
   EXPECT_THAT(Refused(), HasSubstr("model.safetensors.index.json:1:"));
 }
@@ -259,6 +290,8 @@ TEST_F(HuggingFaceFolderTest, ConfigJsonIsReadFromAFolderOrAFile) {
   EXPECT_EQ(ReadModelJson(folder_)->at("model_type"), "llama");
   EXPECT_EQ(ReadModelJson(folder_ + "/config.json")->at("model_type"), "llama");
   EXPECT_THAT(std::string(ReadModelJson(folder_ + "/none").status().message()), HasSubstr("/none"));
+  Write("config.json", "7");
+  EXPECT_EQ(*ReadModelJson(folder_), 7) << "a file of one byte";
 }
 
 }  // namespace

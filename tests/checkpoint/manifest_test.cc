@@ -1,11 +1,15 @@
-// The manifest: written values are read back; everything else is refused with the field's name.
+// The manifest and the epochs' records: written values are read back; everything else is refused
+// with the field's name.
 #include "checkpoint/format/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "checkpoint/commit/epoch.h"
 #include "checkpoint/format/manifest_seal.h"
 
 namespace dtrain::checkpoint::manifest_test {
@@ -102,8 +106,18 @@ TEST(ManifestTest, AForgedManifestIsRefusedByField) {
       {"[0,24]", "[24,0]", "data_offsets do not fit"},
       {"[0,24]", "[9000000000000000000,9000000000000000024]", "data_offsets do not fit"},
       {"\"F32\"", "\"F31\"", "unknown dtype"},
+      {"\"step\":1000", "\"step\":1000,\"x\":1", "\"x\" is not known"},
+      {"\"xxh3_128\"", "\"x\":1,\"xxh3_128\"", "\"x\" is not known"},
+      {"\"file\":1", "\"file\":1,\"x\":1", "\"x\" is not known"},
+      {"\"epoch\":2", "\"epoch\":0", "\"epoch\" is 0"},
+      {"\"world_size\": 1", "\"world_size\": 0", "\"world_size\" is 0"},
       {"[[1,2],[5,9]]", "[[1,6],[5,9]]", "sorted and disjoint"},
       {"[[1,2],[5,9]]", "[[1,2],[9,9]]", "sorted and disjoint"},
+      {"[[1,2],[5,9]]", "[7,[5,9]]", "skip_ranges must be an array of integers"},
+      {"[[1,2],[5,9]]", "[[1,2.5],[5,9]]", "2.5 is no integer of at least 0"},
+      {"[2,3]", "6", "\"shape\" must be an array"},
+      {"{\"epoch\":2,\"step\":1000}", "7", "parent must be an object"},
+      {"{\"rng\":\"ab\"}", "7", "ranks: each element must be an object"},
       {"{\"sample\":77}", "[]", "\"data\" must be an object"},
       {"{\"sample\":77}", std::string(70, '[') + std::string(70, ']'), "nested deeper"},
   };
@@ -139,6 +153,60 @@ TEST(ManifestTest, AManifestAtTheBoundsIsRead) {
         std::pair("\"zero_stage\": 2", "\"zero_stage\": -1"),
         std::pair("[[1,2],[5,9]]", "[[1,5],[4,9]]"), std::pair("[[1,2],[5,9]]", "[[1,2,3]]")}) {
     EXPECT_FALSE(ParseManifest(Forged(from, to), "M").ok()) << to;
+  }
+}
+
+EpochRecord ExampleRecord() {
+  EpochRecord record;
+  record.job = "run \"7\"";
+  record.epoch = 3;
+  record.world_size = 2;
+  record.resumed_from = StepId{2, 1000};
+  record.nonce = "0011223344556677";
+  return record;
+}
+
+TEST(EpochRecordTest, WhatIsWrittenIsReadBack) {
+  for (const std::optional<StepId>& from :
+       {std::optional(StepId{2, 1000}), std::optional<StepId>()}) {
+    EpochRecord record = ExampleRecord();
+    record.resumed_from = from;
+    const auto parsed = ParseEpoch(EncodeEpoch(record), "E");
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(EncodeEpoch(*parsed), EncodeEpoch(record));
+    EXPECT_EQ(parsed->job, record.job);
+    EXPECT_EQ(parsed->epoch, 3);
+    EXPECT_EQ(parsed->world_size, 2);
+    EXPECT_EQ(parsed->resumed_from, from);
+  }
+}
+
+TEST(EpochRecordTest, AForgedRecordIsRefusedByField) {
+  const struct {
+    std::string from;
+    std::string to;
+    std::string message;  // "": it is read.
+  } kCases[] = {{"\"version\": 1", "\"version\": 2", "\"version\" is 2"},
+                {"\"job\"", "\"jab\"", "\"job\" is missing"},
+                {"\"epoch\": 3", "\"epoch\": 0", "\"epoch\" is 0"},
+                {"\"epoch\":2", "\"epoch\":3", "\"epoch\" is 3"},
+                {"\"epoch\":2", "\"epoch\":1", ""},
+                {"\"epoch\":2", "\"epoch\":0", "\"epoch\" is 0"},
+                {"\"step\":1000", "\"step\":0", ""},
+                {"\"step\":1000", "\"step\":-1", "\"step\" is -1"},
+                {"\"step\":1000", "\"step\":1000,\"x\":1", "\"x\" is not known"},
+                {"\"world_size\": 2", "\"world_size\": 0", "\"world_size\" is 0"},
+                {"\"world_size\": 2", "\"world_size\": 1", ""},
+                {"\"nonce\"", "\"x\": 1,\n \"nonce\"", "\"x\" is not known"},
+                {"\"nonce\": \"0011223344556677\"", "\"nonce\": 7", "\"nonce\" must be a string"}};
+  for (const auto& test : kCases) {
+    SCOPED_TRACE(test.to);
+    std::string text = EncodeEpoch(ExampleRecord());
+    ASSERT_THAT(text, HasSubstr(test.from));
+    text = absl::StrReplaceAll(text, {{test.from, test.to}});
+    const auto parsed = ParseEpoch(SealManifest(text.substr(0, text.rfind(" \"self_hash\""))), "E");
+    EXPECT_EQ(parsed.ok(), test.message.empty()) << parsed.status();
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(test.message));
   }
 }
 

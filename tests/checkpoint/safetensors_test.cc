@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status.h"
 #include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
@@ -105,6 +106,63 @@ TEST(SafetensorsHeaderTest, IllegalHeadersAreRefusedInTheReferencesWords) {
     EXPECT_EQ(header.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(header.status().message()), HasSubstr(test.message));
   }
+}
+
+// A name may hold escaped quotes and end with an escaped backslash; what follows is no part of it.
+TEST(SafetensorsHeaderTest, AnEscapeNeitherEndsATextNorHidesItsEnd) {
+  std::string quotes;
+  while (quotes.size() <= kSafetensorsTextBytesMax) {
+    quotes += "\\\"";
+  }
+  const auto long_name = Parse("{\"" + quotes + "\":1}", 0);
+  EXPECT_THAT(std::string(long_name.status().message()), HasSubstr("a name or value is too long"));
+  const std::string spaces(kSafetensorsTextBytesMax + 1, ' ');
+  const auto short_name = Parse("{\"__metadata__\":{\"k\\\\\":\"v\"}" + spaces + "}", 0);
+  ASSERT_TRUE(short_name.ok()) << short_name.status();
+  EXPECT_EQ(short_name->metadata.at("k\\"), "v");
+}
+
+TEST(SafetensorsHeaderTest, ATextOfTheGreatestLengthIsRead) {
+  const std::string name(kSafetensorsTextBytesMax, 'n');
+  EXPECT_TRUE(Parse("{\"__metadata__\":{\"" + name + "\":\"\"}}", 0).ok());
+  EXPECT_FALSE(Parse("{\"__metadata__\":{\"" + name + "n\":\"\"}}", 0).ok());
+}
+
+// One value of an unknown key after the other, nested to the greatest depth.
+TEST(SafetensorsHeaderTest, UnknownKeysAreSkippedToTheirEnd) {
+  const std::string deep = std::string(63, '[') + "{}" + std::string(63, ']');
+  const auto header =
+      Parse(R"({"a":{"x":)" + deep + R"(,"y":{"p":[{}],"q":{}},"dtype":"U8","z":-1,)" +
+                R"("shape":[1],"w":[],"data_offsets":[0,1],"v":1.5}})",
+            1);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->tensors.size(), 1U);
+  EXPECT_THAT(header->warnings, ElementsAre(HasSubstr("unknown key `x`"))) << "one is enough";
+  const std::string deeper = std::string(64, '[') + "{}" + std::string(64, ']');
+  EXPECT_THAT(std::string(Parse(R"({"a":{"x":)" + deeper + "}}", 0).status().message()),
+              HasSubstr("nested deeper than 64"));
+}
+
+// The types of the format, with the bits of an element.
+TEST(SafetensorsHeaderTest, EachTypeTakesItsBits) {
+  const struct {
+    uint64_t bits;
+    std::vector<const char*> types;
+  } kSizes[] = {
+      {4, {"F4"}},
+      {6, {"F6_E2M3", "F6_E3M2"}},
+      {8, {"BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}},
+      {16, {"I16", "U16", "F16", "BF16"}},
+      {32, {"I32", "U32", "F32"}},
+      {64, {"C64", "F64", "I64", "U64"}}};
+  for (const auto& [bits, types] : kSizes) {
+    for (const char* const type : types) {
+      EXPECT_EQ(*TensorBytes(type, {2, 4}), bits) << type;
+      EXPECT_EQ(*TensorBytes(type, {0}), 0U) << type;
+      EXPECT_EQ(TensorBytes(type, {1}).ok(), bits >= 8) << type << ": half a byte is none";
+    }
+  }
+  EXPECT_EQ(*TensorBytes("F32", {}), 4U) << "a scalar";
 }
 
 TEST(SafetensorsHeaderTest, TheLengthIsCheckedBeforeItIsUsed) {
@@ -207,6 +265,22 @@ TEST_F(SafetensorsFileTest, ASourceThatGivesTheWrongSizeIsNamedAndTheFileIsGone)
   EXPECT_THAT(std::string(written.status().message()),
               HasSubstr("memory:/f: tensor w came with 1 bytes, its shape and dtype take 8"));
   EXPECT_FALSE(storage_->OpenFile("f").ok());
+}
+
+TEST_F(SafetensorsFileTest, AShapeBelowZeroAndABufferOfAnotherSizeAreRefused) {
+  const auto nothing = [](size_t, ByteSink sink) { return sink({}); };
+  const auto written = WriteSafetensors(*storage_, "f", {{"w", DType::kFloat32, {2, -1}}}, nothing,
+                                        Access::kEveryone);
+  EXPECT_THAT(std::string(written.status().message()),
+              HasSubstr("tensor w has the dimension -1; at least 0 is needed"));
+  ASSERT_TRUE(
+      WriteSafetensors(*storage_, "g", {{"w", DType::kFloat32, {2, 0}}}, nothing, Access::kEveryone)
+          .ok());
+  auto reader = SafetensorsReader::Open(*storage_->OpenFile("g"), "g");
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  std::vector<std::byte> one(1);
+  EXPECT_THAT(std::string(reader->Read(**reader->Find("w"), absl::MakeSpan(one)).message()),
+              HasSubstr("g: tensor w has 0 bytes; the buffer has 1"));
 }
 
 TEST(ChecksumTest, KnownValues) {

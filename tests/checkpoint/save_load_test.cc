@@ -296,6 +296,32 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
   EXPECT_THAT(epochs, ElementsAre(2, 2));
 }
 
+// Rank 0 of two, whom nobody hears.
+class MuteExchange final : public Exchange {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 2; }
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view, Deadline) override {
+    return absl::UnavailableError("nobody answers");
+  }
+  absl::StatusOr<std::string> Broadcast(absl::string_view, Deadline) override {
+    return absl::UnavailableError("nobody hears");
+  }
+};
+
+TEST_F(SaveLoadTest, AnAttemptOrASaveOfWhichTheOthersDoNotHearHasNotBegun) {
+  MuteExchange mute;
+  const absl::Status attempt =
+      BeginAttempt(*storage_, mute, {.job = "job"}, Deadline::After(absl::Minutes(1))).status();
+  EXPECT_TRUE(absl::IsUnavailable(attempt)) << attempt;
+  FakeState state(3, 0, 2);
+  Writer writer(*storage_, OptionsFor(Begin(2)));
+  const SaveReport report = writer.Save(3, state.source(), mute);
+  EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+  EXPECT_FALSE(report.status.ok());
+  EXPECT_THAT(*ListCheckpoints(*storage_), ::testing::IsEmpty());
+}
+
 TEST_F(SaveLoadTest, AFreshStartDoesNotResumeAndKeepsTheOldRun) {
   SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
   AloneExchange alone;

@@ -1,11 +1,9 @@
 // dtrain-checkpoint: its output and exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -13,6 +11,7 @@
 #include "base/json.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
+#include "tests/checkpoint/tool_runs.h"
 
 namespace dtrain::checkpoint::tool_test {
 namespace {
@@ -22,25 +21,6 @@ using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Result {
-  int code = -1;
-  std::string output;  // stdout and stderr, unless stderr is redirected.
-};
-
-Result RunTool(const std::string& arguments, const char* stderr_to = "&1") {
-  const std::string command = absl::StrCat("\"", TOOL_PATH, "\" ", arguments, " 2>", stderr_to);
-  Result result;
-  FILE* pipe = popen(command.c_str(), "r");
-  DT_CHECK(pipe != nullptr);
-  char buffer[4096];
-  while (const size_t n = fread(buffer, 1, sizeof(buffer), pipe)) {
-    result.output.append(buffer, n);
-  }
-  const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return result;
-}
 
 class ToolTest : public ::testing::Test {
  protected:
@@ -64,30 +44,34 @@ class ToolTest : public ::testing::Test {
 };
 
 TEST_F(ToolTest, ListShowsEveryCheckpoint) {
-  const Result result = RunTool("list --verify " + folder_.path());
+  const ToolRun result = RunTool("list --verify " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(result.output,
               AllOf(ContainsRegex("step .* verified"), ContainsRegex("\n +200 .*[0-9.]+ k?B +yes"),
                     ContainsRegex("\n +100 .* UTC +[0-9]+ s +2 +1 +[0-9.]+ k?B +yes")));
+  const char* const hint = "--verify also reads every byte";
+  EXPECT_THAT(result.output, Not(HasSubstr(hint))) << "that is what it did";
+  EXPECT_THAT(RunTool("list " + folder_.path()).output, HasSubstr(hint));
+  EXPECT_THAT(RunTool("list --json " + folder_.path()).output, Not(HasSubstr(hint)));
 }
 
 // A run directory, as `dtrain logs` and `dtrain trace` take it.
 TEST_F(ToolTest, ARunDirectoryLeadsToItsCheckpoints) {
   const std::string run = folder_.path() + "/run";
   DT_CHECK_OK(MakeDirectories(run));
-  const Result nothing = RunTool("list " + run);
+  const ToolRun nothing = RunTool("list " + run);
   EXPECT_EQ(nothing.code, 64);
   EXPECT_THAT(nothing.output, HasSubstr("holds no finished checkpoint"));
   DT_CHECK_OK(WriteFileAtomic(
       run + "/config.json", absl::StrCat("{\"checkpoint\": {\"dir\": \"", folder_.path(), "\"}}")));
   for (const char* command : {"list", "show", "verify"}) {
-    const Result configured = RunTool(absl::StrCat(command, " ", run));
+    const ToolRun configured = RunTool(absl::StrCat(command, " ", run));
     EXPECT_EQ(configured.code, 0) << configured.output;
     EXPECT_THAT(configured.output, ContainsRegex("(^|[^0-9])0*200[^0-9]")) << command;
   }
   DT_CHECK_OK(WriteFileAtomic(run + "/config.json", "{\"checkpoint\": {\"dir\": \"\"}}"));
   DT_CHECK(symlink(folder_.path().c_str(), (run + "/checkpoints").c_str()) == 0);
-  const Result usual = RunTool("list " + run + "/");
+  const ToolRun usual = RunTool("list " + run + "/");
   EXPECT_EQ(usual.code, 0) << usual.output;
   EXPECT_THAT(usual.output, HasSubstr(" 200 "));
 }
@@ -104,11 +88,11 @@ TEST_F(ToolTest, ARelativeFolderOfCheckpointsIsThatOfTheRun) {
     DT_CHECK_OK(WriteFileAtomic(run + "/run.json", DumpJson(Json{{"folder", started_in}})));
   };
   write(folder_.path().substr(slash + 1), parent);
-  const Result found = RunTool("list " + run);
+  const ToolRun found = RunTool("list " + run);
   EXPECT_EQ(found.code, 0) << found.output;
   EXPECT_THAT(found.output, HasSubstr(" 200 "));
   write("nowhere/./here", parent);
-  const Result lost = RunTool("list " + run);
+  const ToolRun lost = RunTool("list " + run);
   EXPECT_EQ(lost.code, 64);
   EXPECT_THAT(lost.output, AllOf(HasSubstr(parent + "/nowhere/here (checkpoint.dir is"),
                                  HasSubstr("give its path instead of " + run)));
@@ -116,7 +100,7 @@ TEST_F(ToolTest, ARelativeFolderOfCheckpointsIsThatOfTheRun) {
 }
 
 TEST_F(ToolTest, ShowNamesFilesAndTensors) {
-  const Result result = RunTool("show --tensors " + folder_.path());
+  const ToolRun result = RunTool("show --tensors " + folder_.path());
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("  step          200\n"),
@@ -126,12 +110,40 @@ TEST_F(ToolTest, ShowNamesFilesAndTensors) {
                     ContainsRegex("[0-9] k?B +model/config.json +[0-9a-f]{32}\n"),
                     ContainsRegex("BF16 +512 +\\[16, 32\\] +layers.0.weight +model/")));
   EXPECT_THAT(result.output, Not(HasSubstr("{"))) << "JSON is not for people";
-  const Result older = RunTool("show --name step-000000000100.e1 " + folder_.path());
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("  run           job\n"),
+                    HasSubstr("  continues     no checkpoint: the run started at step 0\n"),
+                    HasSubstr("  tensors       8 of the model, 6 of the training state\n"),
+                    ContainsRegex("  size +[0-9.]+ k?B in 6 files\n"),
+                    ContainsRegex("\nOptimizer and schedule\n  step +200\n  lr +0.0003\n"),
+                    ContainsRegex("\nPosition in the data\n  epoch +0\n  sample +1600\n"),
+                    HasSubstr("\nTracked by the program\n  note")));
+  const ToolRun older = RunTool("show --name step-000000000100.e1 " + folder_.path());
   EXPECT_THAT(older.output, HasSubstr("  step          100\n"));
+  EXPECT_THAT(result.output, HasSubstr("\nTensors\n"));
+  EXPECT_THAT(older.output, Not(HasSubstr("\nTensors\n"))) << "they were not asked for";
+  EXPECT_THAT(older.output, HasSubstr("(--tensors lists them)"));
+  EXPECT_THAT(result.output, Not(HasSubstr("(--tensors lists them)")));
+}
+
+TEST_F(ToolTest, ShowSaysWhichCheckpointAResumedAttemptContinues) {
+  auto storage = OpenPosixStorage(folder_.path());
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  const auto epoch = BeginEpoch(**storage, "job", 2, StepId{1, 200});
+  ASSERT_TRUE(epoch.ok()) << epoch.status();
+  ASSERT_TRUE(SaveOnRanks(**storage, OptionsFor(*epoch), 2, 300)[0].durable());
+  EXPECT_THAT(
+      RunTool("show " + folder_.path()).output,
+      AllOf(HasSubstr("  step          300\n"), HasSubstr("  continues     step-000000000200.e1\n"),
+            HasSubstr("by attempt 2 of the run\n")));
+  const Json checkpoint = *ParseJson(RunTool("show --json " + folder_.path()).output, "show");
+  EXPECT_EQ(checkpoint["epoch"], 2);
+  EXPECT_EQ(checkpoint["parent"],
+            Json::parse(R"({"step": 200, "epoch": 1, "name": "step-000000000200.e1"})"));
 }
 
 TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
-  const Result shown = RunTool("show --json " + folder_.path());
+  const ToolRun shown = RunTool("show --json " + folder_.path());
   EXPECT_EQ(shown.code, 0) << shown.output;
   const Json checkpoint = *ParseJson(shown.output, "show");
   EXPECT_EQ(checkpoint["step"], 200);
@@ -144,12 +156,24 @@ TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
     EXPECT_EQ(file["xxh3_128"].get<std::string>().size(), 32U);
   }
   EXPECT_EQ(checkpoint["bytes"], bytes);
+  EXPECT_EQ(checkpoint["path"], folder_.path() + "/step-000000000200.e1");
+  EXPECT_EQ(checkpoint["name"], "step-000000000200.e1");
+  EXPECT_EQ(checkpoint["epoch"], 1);
+  EXPECT_EQ(checkpoint["job"], "job");
+  EXPECT_TRUE(checkpoint["parent"].is_null());
+  EXPECT_EQ(checkpoint["layout_hash"], "0123456789abcdef");
+  EXPECT_EQ(checkpoint["engine"]["lr"], 3e-4);
+  EXPECT_EQ(checkpoint["data"]["sample"], 1600);
+  EXPECT_EQ(checkpoint["skip"], Json::parse("[[10, 20], [40, 41]]"));
+  EXPECT_THAT(checkpoint["user"]["note"].get<std::string>(), HasSubstr("quoted"));
+  EXPECT_EQ(checkpoint["files"].size(), 6U);
+  EXPECT_EQ(checkpoint["tensors"].size(), 14U);
   EXPECT_TRUE(std::any_of(
       checkpoint["tensors"].begin(), checkpoint["tensors"].end(), [](const Json& tensor) {
         return tensor["name"] == "layers.0.weight" && tensor["shape"] == Json({16, 32});
       }));
   Damage();
-  const Result listed = RunTool("list --verify --json " + folder_.path(), "/dev/null");
+  const ToolRun listed = RunTool("list --verify --json " + folder_.path(), "/dev/null");
   EXPECT_EQ(listed.code, 64);
   const Json rows = *ParseJson(listed.output, "list");
   ASSERT_EQ(rows.size(), 2U);
@@ -157,7 +181,7 @@ TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
   EXPECT_EQ(rows[0]["ok"], false);
   EXPECT_EQ(rows[1]["ok"], true);
   EXPECT_EQ(rows[1]["resumable"], true);
-  const Result verified = RunTool("verify --json " + folder_.path(), "/dev/null");
+  const ToolRun verified = RunTool("verify --json " + folder_.path(), "/dev/null");
   EXPECT_EQ(verified.code, 64);
   EXPECT_THAT((*ParseJson(verified.output, "verify"))[0]["problem"].get<std::string>(),
               HasSubstr("rank-1-of-2"));
@@ -166,7 +190,7 @@ TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
 TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
   EXPECT_EQ(RunTool("verify " + folder_.path()).code, 0);
   const std::string path = Damage();
-  const Result result = RunTool("verify " + folder_.path());
+  const ToolRun result = RunTool("verify " + folder_.path());
   EXPECT_EQ(result.code, 64);
   EXPECT_THAT(result.output,
               AllOf(HasSubstr(path), HasSubstr("1 of 2 checkpoints is damaged"),
@@ -180,13 +204,13 @@ TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
 TEST_F(ToolTest, WrongUseEndsWith64AndCreatesNothing) {
   EXPECT_EQ(RunTool("").code, 64);
   EXPECT_EQ(RunTool("frobnicate x").code, 64);
-  const Result typo = RunTool("lst x");
+  const ToolRun typo = RunTool("lst x");
   EXPECT_EQ(typo.code, 64);
   EXPECT_EQ(typo.output,
             "dtrain checkpoint: unknown command lst; did you mean list? There are: list, show, "
-            "verify\n");
+            "verify, diff, export, import, prune, repair, copy\n");
   EXPECT_THAT(RunTool("show x --tensor").output, HasSubstr("did you mean --tensors?"));
-  const Result missing = RunTool("verify " + folder_.path() + "/nothing");
+  const ToolRun missing = RunTool("verify " + folder_.path() + "/nothing");
   EXPECT_EQ(missing.code, 64);
   EXPECT_THAT(missing.output, HasSubstr("is not a folder"));
   EXPECT_FALSE(FileExists(folder_.path() + "/nothing"));
@@ -195,8 +219,10 @@ TEST_F(ToolTest, WrongUseEndsWith64AndCreatesNothing) {
 }
 
 TEST_F(ToolTest, HelpHasExamples) {
-  for (const char* arguments : {"--help", "list --help", "show --help", "verify --help"}) {
-    const Result result = RunTool(arguments);
+  for (const char* arguments :
+       {"--help", "list --help", "show --help", "verify --help", "diff --help", "export --help",
+        "import --help", "prune --help", "repair --help", "copy --help"}) {
+    const ToolRun result = RunTool(arguments);
     EXPECT_EQ(result.code, 0);
     EXPECT_THAT(result.output, HasSubstr("Example")) << arguments;
     EXPECT_THAT(result.output, AnyOf(HasSubstr("Commands:"), HasSubstr("Default: off")))

@@ -1,0 +1,31 @@
+// Copies a checkpoint to another storage so that a run loads it there: its files, verified while
+// they are copied, the epoch records that lead to it, and its manifest last. A copy that was
+// interrupted goes on where it ended.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+struct CopyResult {
+  size_t files = 0;
+  uint64_t bytes = 0;      // Of all files.
+  size_t files_kept = 0;   // Were there already, and verify.
+  bool was_there = false;  // The whole checkpoint was.
+  size_t epochs = 0;       // Records that were written.
+};
+
+// Called for each file when it is there.
+using FileCopied = absl::FunctionRef<void(const ManifestFile& file, bool was_there)>;
+
+// FailedPrecondition: `to` belongs to another run, or a run there would not resume from this
+// checkpoint; nothing is written. AlreadyExists: another checkpoint has this name. InvalidArgument:
+// a file of `from` is damaged; the message names file and block. ResourceExhausted: no room.
+absl::StatusOr<CopyResult> CopyCheckpoint(Storage& from, StepId id, Storage& to, FileCopied copied);
+
+}  // namespace dtrain::checkpoint

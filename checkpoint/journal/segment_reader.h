@@ -1,0 +1,74 @@
+// Reads one rank's file of a segment of the step journal. Used by one thread at a time.
+//
+// A file ends where its writer was killed, so a record that is cut short or does not verify is the
+// end of what counts, and no error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/json.h"
+#include "checkpoint/journal/journal_format.h"
+#include "checkpoint/journal/segment_writer.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain::checkpoint {
+
+class SegmentReader {
+ public:
+  // Reads the header and finds the records by their heads. InvalidArgument: the header is damaged,
+  // or the file is not the one that `path` names.
+  static absl::StatusOr<std::unique_ptr<SegmentReader>> Open(Storage& storage, const StepId& id,
+                                                             int rank, int world_size);
+
+  const SegmentHeader& header() const { return header_; }
+  // The last step whose record seems whole; the base if there is none.
+  int64_t last() const { return header_.id.step + static_cast<int64_t>(records_.size()); }
+  // Whether a run can go on from behind `step`. REQUIRES here and below: base < step <= last().
+  bool has_after(int64_t step) const { return RecordOf(step).head.has_after; }
+  // Reads every byte of the step's record. InvalidArgument names file and place of what differs.
+  absl::Status Verify(int64_t step) const;
+
+  struct Text {
+    Json end;
+    Json after;                                           // Null without it.
+    std::vector<std::pair<std::string, uint64_t>> blobs;  // Names and sizes, in the file's order.
+  };
+  absl::StatusOr<Text> ReadText(int64_t step) const;
+  // What the run goes on with behind `step`. REQUIRES: has_after.
+  absl::StatusOr<AfterStep> ReadAfter(int64_t step) const;
+  // Whether the step has a gradient; else it changed no weights.
+  bool has_gradient(int64_t step) const { return RecordOf(step).head.gradient_bytes > 0; }
+  // Fills `into` with bytes of the gradient from `offset` on; they are not compared with their
+  // checksums.
+  absl::Status ReadGradient(int64_t step, uint64_t offset, absl::Span<std::byte> into) const;
+
+ private:
+  struct Record {
+    RecordHead head;
+    uint64_t offset = 0;  // Of its head.
+  };
+  SegmentReader(std::unique_ptr<ReadableFile> file, std::string name, SegmentHeader header)
+      : file_(std::move(file)), name_(std::move(name)), header_(std::move(header)) {}
+  void FindRecords(uint64_t offset);
+  // InvalidArgument: no record of `step` is whole at `offset`.
+  absl::StatusOr<Record> RecordAt(int64_t step, uint64_t offset) const;
+  const Record& RecordOf(int64_t step) const {
+    return records_[static_cast<size_t>(step - header_.id.step - 1)];
+  }
+  absl::StatusOr<std::string> ReadChecked(uint64_t offset, uint64_t bytes, uint32_t crc,
+                                          absl::string_view what) const;
+
+  const std::unique_ptr<ReadableFile> file_;
+  const std::string name_;  // For messages.
+  const SegmentHeader header_;
+  std::vector<Record> records_;  // Of the steps after the base.
+};
+
+}  // namespace dtrain::checkpoint
