@@ -37,6 +37,11 @@ SHM = (("20 x Gloo at 4 KiB", "4KiB_vs_gloo"), ("6 x Gloo from 1 MiB", "from_1Mi
 STEP, ZERO, OPTIMIZER = "[step](#a-step-beside-torchrun-and-ddp)", "[ZeRO](#zero-stages)", \
     "[optimizer](#the-optimizer)"
 START = "[start](#start-memory-and-bookkeeping)"
+START_GOALS = (("command to the first forward at most 1/6", "first_forward_vs_torchrun"),
+               ("private memory before the first batch at most 0.4", "memory_before_first_batch_vs_ddp"),
+               ("private memory at the peak at most 0.9", "memory_peak_vs_ddp"))
+# The goals' names say which twin they were set against.
+START_PEERS = (("_without_cuda", " without CUDA's libraries"), ("", ", which maps CUDA's libraries"))
 GROUPS = (
     *(Group("comm", COMM, text, f"comm.shm_{name}", times) for text, name in SHM),
     Group("comm", COMM, "85 % of the probe", "comm.shm_.*_of_zero_copy_bound", percent),
@@ -64,11 +69,9 @@ GROUPS = (
     Group("step", "", "1.0 x torch.compile", "step.*vs_compile", times),
     Group("step", "", "at most 10 % of it outside GEMM and attention", "step.*outside.*",
           lambda value: percent(value, 1)),
-    Group("step", START, "command to the first forward at most 1/6 of torchrun + DDP",
-          "step.first_forward.*", times),
-    Group("step", "", "private memory before the first batch at most 0.4 of it", "step.memory_before.*", times),
-    Group("step", "", "private memory at the peak at most 0.9 of it", "step.memory_peak.*", times),
-    Group("step", "", "bookkeeping at most 1 us a tensor", "step.bookkeeping.*"),
+    *(Group("step", START, f"{text} of torchrun + DDP{peer}", f"step.{name}{suffix}", times)
+      for suffix, peer in START_PEERS for text, name in START_GOALS),
+    Group("step", START, "bookkeeping at most 1 us a tensor", "step.bookkeeping.*"),
     Group("kernels", "[kernels](#kernels)", "0.97 x torch.compile", "kernels.*vs_compile"),
     Group("kernels", "", "min(2, 0.9 / eager's share of the probe) x eager, never below 1",
           "kernels.*vs_eager"),

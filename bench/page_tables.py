@@ -6,16 +6,16 @@ import comm_tcp
 import page_text
 import step
 import zero
-from page_text import amount, bytes_of, cell_of, goal_named, only, percent, table, verdict_of
+from page_text import amount, bytes_of, cell_of, goal_named, minutes_text, only, percent, table, verdict_of
 from rounds import ends_of
 
 
 def build(files):
     rows = []
     for row in only(files)["rows"]:
-        goal = f"{row['goal_s'] // 60} min" if "goal_s" in row else ""
-        verdict = "" if not goal else "ok" if row["seconds"] <= row["goal_s"] else page_text.SHORT
-        rows.append((row["what"], goal, f"{row['seconds'] // 60} min {row['seconds'] % 60} s", verdict))
+        goal = minutes_text(row["goal_s"]) if "goal_s" in row else ""
+        verdict = verdict_of(row["seconds"] <= row["goal_s"]) if goal else ""
+        rows.append((row["what"], goal, minutes_text(row["seconds"]), verdict))
     return table(("what", "goal", "measured", ""), rows, "lrrl")
 
 

@@ -26,6 +26,12 @@ def percent(share, digits=0):
     return f"{100 * share:.{digits}f} %"
 
 
+def minutes_text(seconds):
+    """Whole seconds, such as "47 s", "8 min" or "7 min 23 s"."""
+    minutes, rest = divmod(seconds, 60)
+    return " ".join(([f"{minutes} min"] if minutes else []) + ([f"{rest} s"] if rest or not minutes else []))
+
+
 def bytes_of(size):
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 

@@ -86,7 +86,8 @@ def read_results(path):
 
 def measured_before(path):
     """The results of an earlier run on a machine of this kind, for a run that replaces only some of
-    them; {} if there are none."""
+    them; {} if there are none. To be called after begin(): a run without marks adds to no marked
+    results, because the file would then say of all of them what is true of its own alone."""
     try:
         with open(path, encoding="utf-8") as file:
             before = json.load(file)
@@ -95,6 +96,9 @@ def measured_before(path):
     if (before.get("cpu"), before.get("cores")) != (provenance.cpu_name(), os.cpu_count()):
         print(f"bench: {path} is of another machine ({before.get('cores')} cores of "
               f"{before.get('cpu')}): replaced")
+        return {}
+    if before.get("marks") and not taken()["marks"]:
+        print(f"bench: {path} has marks ({'; '.join(before['marks'])}): replaced")
         return {}
     return before
 

@@ -73,6 +73,17 @@ void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
   meeting.peers()->Publish(Order{});
 }
 
+// ", of which 3 checkpoints held training up for 12.0 ms"; "" without any.
+std::string SavesText(const Reporter::Saves& saves) {
+  if (saves.count == 0) {
+    return "";
+  }
+  const std::string time = saves.held_up_s < 1 ? absl::StrFormat("%.1f ms", saves.held_up_s * 1e3)
+                                               : absl::StrFormat("%.1f s", saves.held_up_s);
+  return absl::StrFormat(", of which %d checkpoint%s held training up for %s", saves.count,
+                         saves.count == 1 ? "" : "s", time);
+}
+
 // All objects that live as long as the launch, in the order in which they must be created: those
 // that fork or block signals come before those that start threads.
 class Launch {
@@ -143,7 +154,7 @@ absl::Status Launch::OpenRunDirectory(const std::string& run_id) {
   }
   DT_ASSIGN_OR_RETURN(reporter_, Reporter::Start(reporting));
   reporter_->FollowMetrics(metrics_path, FileEnd(metrics_path));
-  checkpoint_ = reporter_->ReadCheckpointStep();
+  checkpoint_ = reporter_->ReadDurableStep();
   return absl::OkStatus();
 }
 
@@ -331,7 +342,7 @@ int Launch::Run() {
       code = ExitCodeFor(result.status());
       break;
     }
-    const int64_t reached = reporter_->ReadCheckpointStep();
+    const int64_t reached = reporter_->ReadDurableStep();
     without_progress_ = reached > checkpoint_ ? 0 : without_progress_ + 1;
     checkpoint_ = reached;
     code = AfterFailure(*result, attempt);
@@ -341,9 +352,9 @@ int Launch::Run() {
   if (*code != kExitOk || !options_.quiet) {
     const absl::string_view meaning = ExitCodeMeaning(*code);
     reporter_->Show({});  // The ranks' last lines and records come first.
-    reporter_->Say(absl::StrFormat("exit code %d%s after %.1f s; run directory %s", *code,
+    reporter_->Say(absl::StrFormat("exit code %d%s after %.1f s%s; run directory %s", *code,
                                    meaning.empty() ? "" : absl::StrCat(" (", meaning, ")"), seconds,
-                                   run_dir_));
+                                   SavesText(reporter_->ReadSaves()), run_dir_));
   }
   reporter_->Finish(absl::Seconds(1));
   return *code;

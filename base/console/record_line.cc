@@ -83,6 +83,30 @@ std::string CheckpointLine(const Json& record) {
                       FormatBytes(*bytes), ") to ", path);
 }
 
+// A sentence about the step journal; "" for other records.
+std::string JournalLine(const Json& record, const Json& metrics) {
+  const std::optional<double> steps = Number(record, "steps");
+  const std::optional<double> bytes = Number(metrics, "journal/bytes");
+  const std::optional<double> seconds = Number(metrics, "time/journal_s");
+  return steps && bytes && seconds
+             ? absl::StrCat("journalled ", WithThousands(std::llround(*steps)),
+                            " steps up to step ", WithThousands(RecordStep(record)),
+                            " (rank 0: ", FormatBytes(*bytes), ", ",
+                            absl::StrFormat("%.1f", *seconds * 1e3), " ms of waiting)")
+             : "";
+}
+
+// A sentence about a checkpoint's copy in the second place; "" for other records.
+std::string CopyLine(const Json& record, const Json& metrics) {
+  const std::optional<double> seconds = Number(metrics, "ckpt/remote_seconds");
+  const std::optional<double> bytes = Number(metrics, "ckpt/remote_bytes");
+  return seconds && bytes
+             ? absl::StrCat("copied the checkpoint of step ", WithThousands(RecordStep(record)),
+                            absl::StrFormat(" in %.1f s (", *seconds), FormatBytes(*bytes), ") to ",
+                            Text(record, "path"))
+             : "";
+}
+
 // Names and values of all members of the record.
 std::string GeneralLine(const Json& record, const std::string& kind) {
   std::string details;
@@ -146,7 +170,15 @@ std::vector<std::string> FormatRecord(const Json& record, int width) {
   if (kind == "ckpt" && record.contains("error")) {
     return {};
   }
-  std::string line = kind == "ckpt" ? CheckpointLine(record) : "";
+  const std::string name = kind == "event" ? Text(record, "name") : "";
+  if (name == "journal_off" || name == "remote_failed") {
+    return {};  // The warning in the log says it.
+  }
+  const Json metrics = record.value("m", Json::object());
+  std::string line = kind == "ckpt"          ? CheckpointLine(record)
+                     : name == "journal"     ? JournalLine(record, metrics)
+                     : name == "remote_copy" ? CopyLine(record, metrics)
+                                             : "";
   line = line.empty() ? GeneralLine(record, kind) : line;
   return line.empty() ? std::vector<std::string>() : FormatBanner({line, {}}, width);
 }

@@ -180,6 +180,26 @@ absl::Status CheckStack() {
                                                           " or more; raise it (ulimit -s 8192)"));
 }
 
+std::string ReserveCpuTime() {
+  constexpr rlim_t kReserveMax = 300;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  const rlim_t allowed = limit.rlim_max == RLIM_INFINITY ? limit.rlim_cur : limit.rlim_max;
+  const rlim_t reserve = std::clamp<rlim_t>(allowed / 10, 1, kReserveMax);
+  if (limit.rlim_cur == limit.rlim_max && limit.rlim_cur > reserve) {
+    limit.rlim_cur -= reserve;
+    setrlimit(RLIMIT_CPU, &limit);
+  }
+  const std::string left =
+      limit.rlim_cur < allowed
+          ? absl::StrCat(" but for ", allowed - limit.rlim_cur, " s, in which a save may end")
+          : "";
+  return absl::StrCat("the limit of CPU time, which is ", allowed, " s, is used up", left,
+                      "; raise it (ulimit -t)");
+}
+
 void EndWithALineAtLimits() {
   struct sigaction action {};
   if (sigaction(SIGXFSZ, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {

@@ -38,6 +38,12 @@ absl::Status CheckThreads(int count);
 // otherwise end with SIGSEGV and without a message.
 absl::Status CheckStack();
 
+// Makes SIGXCPU come while this process may still compute: the kernel kills it without a line when
+// its CPU time reaches the hard limit, so a soft limit that is as high is lowered by a tenth, up to
+// 300 s. Gives what to say when the signal comes: "the limit of CPU time, which is 3600 s, is ...;
+// raise it (ulimit -t)"; "" without a limit.
+std::string ReserveCpuTime();
+
 // From now on a write beyond the limit of a file's size fails with EFBIG instead of ending the
 // process without a message, and an exception that nothing catches ends it with a line that names
 // the limits behind it.

@@ -101,6 +101,7 @@ dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetu
   } else {
     options.model_config = run.source.options.ToHuggingFace(config.precision());
   }
+  options.may_leave_step = true;
   return options;
 }
 

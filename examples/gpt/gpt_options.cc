@@ -35,8 +35,9 @@ const char* ClassName(Architecture architecture) {
   return "";
 }
 
-// Keys that change no number of a training: where a file comes from, how text is generated, heads
-// for other tasks.
+// Keys that change no number of a training: where a file comes from, the type in which it holds
+// weights, how text is generated, heads for other tasks. A run's own "model" may not set those that
+// would look like settings (model_source.cc).
 constexpr const char* kWithoutEffect[] = {"transformers_version",
                                           "use_cache",
                                           "_name_or_path",
@@ -44,7 +45,6 @@ constexpr const char* kWithoutEffect[] = {"transformers_version",
                                           "torch_dtype",
                                           "dtype",
                                           "task_specific_params",
-                                          "n_ctx",
                                           "gradient_checkpointing",
                                           "attn_implementation",
                                           "_attn_implementation",
@@ -76,6 +76,14 @@ void ReadGpt2(ConfigReader& reader, GptOptions& o) {
   reader.Integer("n_layer", o.num_hidden_layers);
   reader.Integer("n_head", o.num_attention_heads);
   reader.Integer("n_positions", o.max_position_embeddings);
+  int64_t context = o.max_position_embeddings;  // The older name, which published files have too.
+  reader.Integer("n_ctx", context);
+  if (context != o.max_position_embeddings) {
+    reader.Fail(absl::InvalidArgumentError(absl::StrFormat(
+        "%s.n_ctx is %d and n_positions is %d: they are two names of one setting; set n_positions, "
+        "and remove n_ctx or set it to null",
+        reader.where(), context, o.max_position_embeddings)));
+  }
   o.intermediate_size = 4 * o.hidden_size;
   reader.Integer("n_inner", o.intermediate_size);
   o.num_key_value_heads = o.num_attention_heads;

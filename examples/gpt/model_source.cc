@@ -23,6 +23,48 @@ absl::StatusOr<std::string> PathUnder(const Json& model, const std::string& key)
   return value.get<std::string>();
 }
 
+bool IsGiven(const Json& model, const std::string& key) {
+  return model.contains(key) && !model.at(key).is_null();
+}
+
+// Keys of a config.json that say nothing about a training, or nothing alone. A published file may
+// have them; of a run that sets them itself they would be settings without effect. `precision`: the
+// type in which the run computes.
+absl::Status CheckEffects(const Json& given, const std::string& precision) {
+  for (const char* const key : {"dtype", "torch_dtype"}) {
+    if (IsGiven(given, key) && given.at(key) != precision &&
+        given.at(key) != absl::StrCat("torch.", precision)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "model.%s is %s, but this run computes in %s; set bf16.enabled or fp16.enabled, and "
+          "remove this key",
+          key, given.at(key).dump(), precision));
+    }
+  }
+  const struct {
+    const char* key;
+    bool has_effect;
+    const char* instead;
+  } others[] = {
+      {"attn_implementation", false, "set model.attention_backend"},
+      {"_attn_implementation", false, "set model.attention_backend"},
+      {"gradient_checkpointing",
+       IsGiven(given, "gradient_checkpointing") && given.at("gradient_checkpointing") == false,
+       "set activation_checkpointing.mode"},
+      {"sliding_window", IsGiven(given, "use_sliding_window"),
+       "remove it: without use_sliding_window, which is not supported, attention sees all tokens"},
+      {"max_window_layers", IsGiven(given, "use_sliding_window"),
+       "remove it: without use_sliding_window, which is not supported, attention sees all tokens"},
+  };
+  for (const auto& other : others) {
+    if (IsGiven(given, other.key) && !other.has_effect) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("model.%s is %s, which would have no effect here; %s", other.key,
+                          given.at(other.key).dump(), other.instead));
+    }
+  }
+  return absl::OkStatus();
+}
+
 constexpr char kHead[] = "lm_head.weight";
 
 // Tensors of older files that carry no information: masks and frequencies that are computed, and a
@@ -118,7 +160,12 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
       merged[key] = value;
     }
   }
+  if (IsGiven(given, "n_positions") && !given.contains("n_ctx")) {
+    merged.erase("n_ctx");  // The file's second name of what the run changes.
+  }
   DT_ASSIGN_OR_RETURN(source.options, GptOptions::FromJson(merged, path.empty() ? "model" : path));
+  DT_RETURN_IF_ERROR(CheckEffects(
+      given, source.options.ToHuggingFace(config.precision()).at("dtype").get<std::string>()));
   source.options.recompute = config.activation_checkpointing();
   source.options.fp8 = dtrain::Fp8OptionsOf(config);
   source.options.random_weights = source.pretrained.empty();

@@ -59,11 +59,11 @@ absl::Status Train(dtrain::Job& job) {
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));
   DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
   DT_RETURN_IF_ERROR(CheckVocabulary(options, *train));
-  DT_ASSIGN_OR_RETURN(
-      auto engine,
-      dtrain::Engine::Create(job, *model,
-                             {.flops_per_sample = FlopsOf(config, *model),
-                              .model_config = options.ToHuggingFace(config.precision())}));
+  DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(
+                                       job, *model,
+                                       {.flops_per_sample = FlopsOf(config, *model),
+                                        .model_config = options.ToHuggingFace(config.precision()),
+                                        .may_leave_step = true}));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);

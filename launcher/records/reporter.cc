@@ -32,12 +32,33 @@ bool IsDurableSave(const Json& record) {
   return RecordKind(record) == "ckpt" && durable != record.end() && *durable == true;
 }
 
+// How far `record` shows that the run is durable: a committed checkpoint, or steps that an attempt
+// has replayed from its journal. -1: it shows nothing of it.
+int64_t DurableStep(const Json& record) {
+  const auto restored = record.find("restored");
+  const bool is_replay = RecordKind(record) == "ckpt" && record.contains("replayed") &&
+                         restored != record.end() && restored->is_number_integer();
+  return IsDurableSave(record) ? RecordStep(record) : is_replay ? restored->get<int64_t>() : -1;
+}
+
+// For how long training stood still for a save.
+double HeldUpSeconds(const Json& record) {
+  const auto metrics = record.find("m");
+  if (metrics == record.end() || !metrics->is_object()) {
+    return 0;
+  }
+  const auto seconds = metrics->find("time/checkpoint_s");
+  return seconds != metrics->end() && seconds->is_number() ? seconds->get<double>() : 0;
+}
+
 }  // namespace
 
 struct Reporter::Shared {
   BoundedQueue<Command> commands{kQueueCapacity};
   BoundedQueue<bool> ended{1};
-  std::atomic<int64_t> checkpoint_step{-1};
+  std::atomic<int64_t> durable_step{-1};
+  std::atomic<int64_t> saves{0};
+  std::atomic<double> held_up_s{0};
 };
 
 // Everything the thread owns.
@@ -116,8 +137,10 @@ struct Reporter::Core {
       if (!record.has_value()) {
         continue;
       }
-      if (IsDurableSave(*record)) {
-        shared->checkpoint_step = std::max(shared->checkpoint_step.load(), RecordStep(*record));
+      shared->durable_step = std::max(shared->durable_step.load(), DurableStep(*record));
+      if (IsDurableSave(*record)) {  // This thread alone writes these.
+        shared->saves = shared->saves + 1;
+        shared->held_up_s = shared->held_up_s + HeldUpSeconds(*record);
       }
       if (options.show_records) {
         run_console.Take(*record);
@@ -192,7 +215,17 @@ void Reporter::FollowMetrics(const std::string& path, uint64_t from) {
   Queue([path, from](Core& core) { core.metrics.emplace(path, from); });
 }
 
-int64_t Reporter::ReadCheckpointStep() {
+int64_t Reporter::ReadDurableStep() {
+  ReadRecords();
+  return shared_->durable_step.load();
+}
+
+Reporter::Saves Reporter::ReadSaves() {
+  ReadRecords();
+  return {shared_->saves.load(), shared_->held_up_s.load()};
+}
+
+void Reporter::ReadRecords() {
   const auto drained = std::make_shared<BoundedQueue<bool>>(1);
   Queue([drained](Core& core) {
     if (core.metrics.has_value()) {
@@ -201,7 +234,6 @@ int64_t Reporter::ReadCheckpointStep() {
     drained->TryPush(true);
   });
   drained->Pop(Deadline::After(absl::Seconds(1)));
-  return shared_->checkpoint_step.load();
 }
 
 bool Reporter::Finish(absl::Duration timeout) {

@@ -56,9 +56,15 @@ class Reporter {
   void Show(const std::vector<ShownFile>& files);
   // Follows a metrics stream from byte `from`.
   void FollowMetrics(const std::string& path, uint64_t from);
-  // The last step whose checkpoint was committed; -1: none yet. Blocks until everything that the
-  // ranks have written is read, a second at most.
-  int64_t ReadCheckpointStep();
+  // The last step that is durable, by a committed checkpoint or by a journal that was replayed; -1:
+  // none yet. Like ReadSaves it blocks until everything that the ranks have written is read, a
+  // second at most.
+  int64_t ReadDurableStep();
+  struct Saves {
+    int64_t count = 0;
+    double held_up_s = 0;  // Training stood still for them.
+  };
+  Saves ReadSaves();
   // Shows the rest of all files and ends the thread; false when it did not end in time.
   bool Finish(absl::Duration timeout);
 
@@ -68,6 +74,7 @@ class Reporter {
   struct Shared;
   explicit Reporter(const ReporterOptions& options, EventLog events);
   void Queue(Command command);
+  void ReadRecords();
 
   std::shared_ptr<Shared> shared_;  // Outlives this object when the thread cannot be joined.
   std::thread thread_;

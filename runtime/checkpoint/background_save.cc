@@ -76,7 +76,9 @@ void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnaps
   if (pool_ == nullptr || pool_->bytes_max() < bytes) {
     pool_ = std::make_unique<checkpoint::StagingPool>(bytes);
   }
-  source_ = std::make_shared<checkpoint::StagedSource>(std::move(snapshot.source), *pool_);
+  source_ = std::make_shared<checkpoint::StagedSource>(
+      std::move(snapshot.source), *pool_,
+      static_cast<uint64_t>(job_.config().checkpoint_write_rate()));
   ranks_part_ = job_.world_size() > 1;
   worker_.Submit([this, step, &writer, source = source_, keep = std::move(snapshot.keep)] {
     Run(step, writer, *source);
@@ -124,6 +126,7 @@ std::optional<checkpoint::SaveReport> BackgroundSave::Wait() {
   if (!running()) {
     return std::nullopt;
   }
+  source_->LiftRate();
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return report_.has_value(); });
   return End();
@@ -131,6 +134,7 @@ std::optional<checkpoint::SaveReport> BackgroundSave::Wait() {
 
 std::optional<checkpoint::SaveReport> BackgroundSave::WaitToEnd() {
   if (running() && group_ != nullptr) {
+    source_->LiftRate();
     std::unique_lock lock(mutex_);
     if (!ended_.wait_for(lock, kEndWait, [this] { return report_.has_value(); })) {
       group_->Abort("this rank ends");

@@ -1,8 +1,6 @@
 #include "dtrain/checkpointer.h"
 
-#include <algorithm>
 #include <csignal>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,18 +18,18 @@
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/known_save.h"
 #include "runtime/checkpoint/model_tensors.h"
+#include "runtime/checkpoint/remote_tier.h"
+#include "runtime/checkpoint/run_journal.h"
+#include "runtime/checkpoint/save_policy.h"
 #include "runtime/checkpoint/staging_memory.h"
 #include "runtime/checkpoint/storage_room.h"
+#include "runtime/checkpoint/tracked_states.h"
 #include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/job/job_state.h"
 #include "runtime/model/phase.h"
 
 namespace dtrain {
 namespace {
-
-// A rank's whole state has room for 1 MiB (checkpoint/state_source.h), of which the engines take
-// less than the rest.
-constexpr size_t kTrackedBytesMax = 960 << 10;
 
 const char* SignalName(int signal) {
   return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
@@ -59,9 +57,11 @@ struct Checkpointer::State {
   Job& job;
   GroupExchange exchange;
   std::unique_ptr<checkpoint::Storage> storage;
-  std::unique_ptr<checkpoint::Writer> writer;
+  std::unique_ptr<RemoteTier> remote;
+  checkpoint::EpochRecord epoch;                         // This attempt's, once it has begun.
+  std::unique_ptr<checkpoint::Writer> writer;            // Null before.
   std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
-  std::map<std::string, Tracked*> tracked;
+  TrackedStates tracked;
   std::vector<NamedTensor> tensors;  // By TrackedName.
   bool tensors_checked = false;      // They are the same on every rank.
   int64_t saved_step = -1;
@@ -69,11 +69,13 @@ struct Checkpointer::State {
   absl::Status misuse;                         // The first wrong Track().
   std::shared_ptr<BackgroundSave> background;  // Null without checkpoint.async.
   int64_t skipped_saves = 0;                   // Came due while another one was under way.
+  RunJournal journal;
 
   explicit State(Job& j)
       : job(j),
         exchange(j.group()),
-        background(j.config().checkpoint_async() ? std::make_shared<BackgroundSave>(j) : nullptr) {}
+        background(j.config().checkpoint_async() ? std::make_shared<BackgroundSave>(j) : nullptr),
+        journal(j, engines) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
@@ -84,7 +86,6 @@ struct Checkpointer::State {
   }
   absl::Status CheckTracked() const;
   absl::Status CheckTensors();
-  absl::Status CheckTrackedBytes() const;
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
   // The name under which records of an engine are stored: "" for the first.
   std::string StoredName(size_t engine) const { return engine == 0 ? "" : engines[engine].first; }
@@ -104,6 +105,8 @@ struct Checkpointer::State {
   // Collective: whether every rank knows that `step` is saved.
   absl::StatusOr<bool> IsSaved(int64_t step);
   void Record(const checkpoint::SaveReport& report, double seconds, SaveKind kind);
+  // The next steps follow a checkpoint of the engine's step.
+  void RotateJournal();
 };
 
 Checkpointer::State::~State() {
@@ -121,6 +124,8 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
   DT_RETURN_IF_ERROR(configured.empty() ? storage.status()
                                         : Annotate(storage.status(), "checkpoint.dir"));
   state->storage = *std::move(storage);
+  DT_RETURN_IF_ERROR(job.local_rank() == 0 ? ProbeStorage(*state->storage) : absl::OkStatus());
+  DT_ASSIGN_OR_RETURN(state->remote, RemoteTier::Open(job, *state->storage));
   return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(state)));
 }
 
@@ -141,7 +146,7 @@ void Checkpointer::Track(const std::string& name, Engine& engine) {
 }
 
 void Checkpointer::Track(const std::string& name, Tracked& state) {
-  if (!state_->tracked.emplace(name, &state).second) {
+  if (!state_->tracked.Add(name, state)) {
     state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
         "Checkpointer::Track got the name \"%s\" twice; give each tracked state a name of its own",
         name)));
@@ -149,19 +154,7 @@ void Checkpointer::Track(const std::string& name, Tracked& state) {
 }
 
 void Checkpointer::Track(const std::string& name, std::vector<TrackedTensor> tensors) {
-  for (TrackedTensor& item : tensors) {
-    const std::string stored = TrackedName(name, item.name);
-    const bool again = std::any_of(state_->tensors.begin(), state_->tensors.end(),
-                                   [&](const NamedTensor& other) { return other.name == stored; });
-    if (again || !item.tensor.defined()) {
-      state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
-          "Checkpointer::Track got the tensor \"%s\" of \"%s\" %s; give each tensor a name of its "
-          "own, and memory before it is tracked",
-          item.name, name, again ? "twice" : "without a value")));
-      return;
-    }
-    state_->tensors.push_back({stored, std::move(item.tensor)});
-  }
+  state_->misuse.Update(AddTensors(name, std::move(tensors), state_->tensors));
   state_->tensors_checked = false;
 }
 
@@ -185,36 +178,20 @@ absl::Status Checkpointer::State::CheckTracked() const {
   return absl::OkStatus();
 }
 
-absl::Status Checkpointer::State::CheckTrackedBytes() const {
-  size_t all = 0;
-  std::pair<size_t, std::string> largest;
-  for (const auto& [name, object] : tracked) {
-    const size_t bytes = DumpJson(object->SaveState()).size();
-    all += bytes;
-    largest = std::max(largest, {bytes, name});
-  }
-  if (all > kTrackedBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("tracked states take %d bytes as JSON, of which \"%s\" takes %d; allowed: "
-                        "%d. Keep arrays in "
-                        "tensors: Checkpointer::Track takes them of any size",
-                        all, largest.second, largest.first, kTrackedBytesMax));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
+  DT_RETURN_IF_ERROR(journal.Check());
   DT_ASSIGN_OR_RETURN(
       auto attempt,
       checkpoint::BeginAttempt(*storage, exchange,
                                {.job = job.run_id(),
                                 .fresh = fresh,
-                                .known_save = [this] { return LastKnownSave(job.run_dir()); }},
+                                .known_save = [this] { return LastKnownSave(job.run_dir()); },
+                                .before_search = [this] { return remote->BringBack(); }},
                                deadline()));
+  epoch = attempt.epoch;
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
-  options.keep = {.newest = static_cast<int>(job.config().checkpoint_keep()),
-                  .every = job.config().checkpoint_keep_every()};
+  options.keep = KeptCheckpoints(job.config());
   options.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
   options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
@@ -235,7 +212,7 @@ absl::Status Checkpointer::State::RestoreEngines(checkpoint::Checkpoint& from, s
                         "track them in the same order",
                         from.DisplayName(), first, engines[0].first));
   }
-  for (size_t i = 0; i < engines.size(); ++i) {
+  for (size_t i = 0; i < (HoldsWeightsAlone(from) ? 1 : engines.size()); ++i) {
     DT_RETURN_IF_ERROR(
         RestoreSnapshot(engines[i].second->state(), from, place(), StoredName(i), note));
   }
@@ -254,6 +231,9 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
       Add(std::move(taken), engines[i].first, all);
     }
   }
+  if (Json values = job.metrics().ValuesAtStep(); !values.empty()) {  // By which the best are kept.
+    all.source.job.engine["metrics"] = std::move(values);
+  }
   if (!job.state().accepted_changes.empty()) {
     all.source.job.engine["accepted_changes"] = job.state().accepted_changes;
   }
@@ -262,28 +242,35 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
 
 absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
   std::string note;
-  DT_RETURN_IF_ERROR(RestoreTrackedTensors(tensors, from));
+  const bool is_import = HoldsWeightsAlone(from);  // What the program tracks begins as new.
+  DT_RETURN_IF_ERROR(is_import ? absl::OkStatus() : RestoreTrackedTensors(tensors, from));
   DT_RETURN_IF_ERROR(RestoreEngines(from, note));
   const checkpoint::Manifest& manifest = from.manifest();
   // With another number of ranks every rank takes rank 0's: positions count global steps.
   const size_t rank = manifest.world_size == job.world_size() ? static_cast<size_t>(job.rank()) : 0;
   const Json& mine = manifest.rank_state.at(rank);
-  for (const auto& [name, object] : tracked) {
-    const auto all = mine.find("tracked");
-    if (all == mine.end() || !all->contains(name)) {
-      DT_LOG(Warning) << from.DisplayName() << " holds no state of \"" << name
-                      << "\": it starts as new";
-      continue;
-    }
-    DT_RETURN_IF_ERROR(Annotate(object->RestoreState((*all)[name]), name));
-  }
   saved_step = manifest.id.step;
-  job.metrics().SetStep(saved_step);
-  job.metrics().LogEvent(EventKind::kCheckpoint,
-                         {{"restored", manifest.id.step},
-                          {"path", from.DisplayName()},
-                          {"saved_unix_s", static_cast<double>(manifest.created_unix_ms) * 1e-3},
-                          {"note", note}});
+  DT_ASSIGN_OR_RETURN(
+      const Replayed replayed,
+      journal.Replay({*storage, manifest.id, exchange, deadline()}, tensors, place()));
+  const auto saved = mine.find("tracked");
+  if (replayed.steps > 0 || !is_import) {
+    DT_RETURN_IF_ERROR(tracked.Restore(replayed.steps > 0    ? replayed.tracked
+                                       : saved != mine.end() ? *saved
+                                                             : Json::object(),
+                                       from.DisplayName()));
+  }
+  Json record = {{"restored", manifest.id.step + replayed.steps},
+                 {"path", from.DisplayName()},
+                 {"saved_unix_s", static_cast<double>(manifest.created_unix_ms) * 1e-3}};
+  if (replayed.steps > 0) {
+    absl::StrAppend(&note, "; ", replayed.steps, " steps replayed from the journal");
+    record["replayed"] = replayed.steps;
+  }
+  job.metrics().SetStep(manifest.id.step + replayed.steps);
+  record["note"] = note;
+  job.metrics().LogEvent(EventKind::kCheckpoint, record);
+  journal.Begin(*storage, epoch, place(), replayed.buffers);
   return absl::OkStatus();
 }
 
@@ -300,7 +287,13 @@ absl::Status Checkpointer::RestoreLatest() {
     WarnOfLittleRoom(*state_->storage, bytes);
   }
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
-  return checkpoint == nullptr ? absl::OkStatus() : state_->Restore(*checkpoint);
+  if (checkpoint != nullptr) {
+    return state_->Restore(*checkpoint);
+  }
+  if (state_->journal.is_wanted()) {  // Its steps need a checkpoint to be replayed from.
+    state_->Save(state_->engines[0].second->step(), SaveKind::kInStep);
+  }
+  return absl::OkStatus();
 }
 
 checkpoint::SaveReport Checkpointer::State::Save(int64_t step, SaveKind kind) {
@@ -320,10 +313,7 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::Take() {
   if (!tensors.empty() && !job.state().device->is_host()) {
     DT_RETURN_IF_ERROR(job.state().device->Synchronize());
   }
-  Json states = Json::object();
-  for (const auto& [name, object] : tracked) {
-    states[name] = object->SaveState();
-  }
+  const Json states = tracked.Save();
   snapshot.source.rank["tracked"] = states;
   snapshot.source.job.user = states;
   return snapshot;
@@ -332,10 +322,7 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::Take() {
 checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
   absl::StatusOr<EngineSnapshot> snapshot = Take();
   if (!snapshot.ok()) {  // The group is broken: nobody can save.
-    checkpoint::SaveReport report;
-    report.status = snapshot.status();
-    report.id.step = step;
-    return report;
+    return {.status = snapshot.status(), .id = {.step = step}};
   }
   return writer->Save(step, snapshot->source, exchange);
 }
@@ -343,9 +330,10 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
 absl::Status Checkpointer::State::StartSave(int64_t step) {
   DT_ASSIGN_OR_RETURN(const bool ready, background->Prepare());
   if (!ready) {
-    ++skipped_saves;
-    job.metrics().LogEvent(EventKind::kCheckpoint, step,
-                           {{"skipped", true}, {"m", {{"ckpt/skipped", skipped_saves}}}});
+    if (!job.config().checkpoint_continuous()) {
+      job.metrics().LogEvent(EventKind::kCheckpoint, step,
+                             {{"skipped", true}, {"m", {{"ckpt/skipped", ++skipped_saves}}}});
+    }
     return absl::OkStatus();
   }
   background->BeginBlocking();
@@ -366,6 +354,7 @@ absl::Status Checkpointer::State::StartSave(int64_t step) {
     background->Guard(engine->state());
   }
   started_step = step;
+  RotateJournal();
   background->Start(step, *writer, *std::move(snapshot));
   return absl::OkStatus();
 }
@@ -399,6 +388,14 @@ absl::StatusOr<bool> Checkpointer::State::IsSaved(int64_t step) {
   return !lacking;
 }
 
+void Checkpointer::State::RotateJournal() {
+  if (journal.has_begun()) {
+    journal.Rotate();
+  } else {  // The program has restored nothing, or a fresh start has now saved its first step.
+    journal.Begin(*storage, epoch, place(), {});
+  }
+}
+
 // `seconds`: how long training stood still.
 void Checkpointer::State::Record(const checkpoint::SaveReport& report, double seconds,
                                  SaveKind kind) {
@@ -409,6 +406,11 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report, double se
                   {"durable", report.durable()}};
   if (report.durable()) {
     saved_step = report.id.step;
+    if (kind == SaveKind::kInStep) {
+      RotateJournal();
+    }
+    journal.RemoveBefore(report.id);
+    remote->Copy(report.id);
     details["path"] = absl::StrFormat("%s", storage->DisplayName(report.id.DirectoryName()));
   } else {
     details["error"] = std::string(report.status.message());
@@ -428,15 +430,15 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report, double se
 
 absl::Status Checkpointer::MaybeSave(int64_t step) {
   State& state = *state_;
-  const int64_t interval = state.job.config().checkpoint_interval();
   const bool stopping = state.job.stop_agreed();
-  const bool due = interval > 0 && step % interval == 0;
+  const bool due = IsDue(state.job.config(), step);
   DT_RETURN_IF_ERROR(state.CheckTracked());
   DT_RETURN_IF_ERROR(state.EndBackground(stopping));
+  state.journal.EndStep(state.tracked, state.tensors);
   if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
     return absl::OkStatus();
   }
-  DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
+  DT_RETURN_IF_ERROR(state.tracked.CheckBytes());
   DT_RETURN_IF_ERROR(state.CheckTensors());
   if (state.writer == nullptr) {
     DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
@@ -457,6 +459,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (!stopping) {
     return absl::OkStatus();
   }
+  saved.Update(state.remote->Finish());
   state.job.metrics().Flush();
   const char* const why = SignalName(state.job.stop_signal());
   return saved.ok()
@@ -472,10 +475,11 @@ absl::Status Checkpointer::Finish() {
   State& state = *state_;
   DT_RETURN_IF_ERROR(state.CheckTracked());
   DT_RETURN_IF_ERROR(state.EndBackground(/*wait=*/true));
+  state.journal.Finish();
   const int64_t step = state.engines[0].second->step();
   DT_ASSIGN_OR_RETURN(const bool is_saved, state.IsSaved(step));
   if (!is_saved && step > 0) {
-    DT_RETURN_IF_ERROR(state.CheckTrackedBytes());
+    DT_RETURN_IF_ERROR(state.tracked.CheckBytes());
     DT_RETURN_IF_ERROR(state.CheckTensors());
     if (state.writer == nullptr) {
       DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
@@ -487,8 +491,9 @@ absl::Status Checkpointer::Finish() {
                       absl::StrFormat("the last step, %d, is not saved", step));
     }
   }
+  const absl::Status copied = state.remote->Finish();
   state.job.metrics().Flush();
-  return absl::OkStatus();
+  return copied;
 }
 
 }  // namespace dtrain

@@ -100,15 +100,6 @@ int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
   return elements;
 }
 
-// The ranges of the moments that this rank stores: contiguous in its buffers.
-std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace place) {
-  if (state.shards != nullptr) {
-    return state.owned;
-  }
-  const plan::FlatRange slice = SliceOf(state.flat->layout().total_elements(), place);
-  return {{slice, slice.begin}};
-}
-
 Json RangesJson(absl::Span<const plan::OwnedRange> ranges) {
   Json json = Json::array();
   for (const plan::OwnedRange& range : ranges) {
@@ -264,6 +255,21 @@ absl::Status RestoreOwnBuffers(EngineState& state, const std::string& prefix,
   return absl::OkStatus();
 }
 
+// What `dtrain checkpoint import` writes: step, optimizer states and random numbers stay as they
+// are.
+absl::Status RestoreWeights(EngineState& state, checkpoint::Checkpoint& from, std::string& note) {
+  DT_RETURN_IF_ERROR(CheckModelConfig(state, from));
+  DT_RETURN_IF_ERROR(RestoreModel(state, /*prefix=*/"", from));
+  if (state.master.defined() && state.shard_values.defined()) {
+    state.master.copy_(state.shard_values);
+  } else if (state.master.defined()) {
+    const plan::FlatRange all{0, state.flat->layout().total_elements()};
+    CopyShared(state.flat->values(), {{all, 0}}, state.master, state.owned);
+  }
+  note = "; it holds weights alone: optimizer states are new";
+  return absl::OkStatus();
+}
+
 Json LossScaleJson(const EngineState& state) {
   const plan::LossScale& scale = state.loss_scale;
   return {{"scale", scale.scale},
@@ -282,10 +288,6 @@ void RestoreLossScale(const Json& json, EngineState& state) {
   state.loss_unit = json.value("unit", state.loss_unit);
 }
 
-std::string LayoutHash(const EngineState& state) {
-  return absl::StrFormat("%016x", state.flat->layout().hash());
-}
-
 }  // namespace
 
 plan::FlatRange SliceOf(int64_t total_elements, RankPlace place) {
@@ -295,6 +297,18 @@ plan::FlatRange SliceOf(int64_t total_elements, RankPlace place) {
     return std::min(total_elements, blocks * rank / place.world_size * kAlign);
   };
   return {cut(place.rank), cut(place.rank + 1)};
+}
+
+std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace place) {
+  if (state.shards != nullptr) {
+    return state.owned;
+  }
+  const plan::FlatRange slice = SliceOf(state.flat->layout().total_elements(), place);
+  return {{slice, slice.begin}};
+}
+
+std::string LayoutHash(const EngineState& state) {
+  return absl::StrFormat("%016x", state.flat->layout().hash());
 }
 
 absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
@@ -379,6 +393,10 @@ void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all) {
   all.source.rank["engines"][name] = std::move(more.source.rank);
 }
 
+bool HoldsWeightsAlone(const checkpoint::Checkpoint& from) {
+  return from.manifest().state.engine.value("weights_only", false);
+}
+
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
                              const std::string& name, std::string& note) {
   const at::NoGradGuard no_grad;
@@ -393,6 +411,9 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
                         from.DisplayName(), name));
   }
   const Json& engine = *record;
+  if (name.empty() && HoldsWeightsAlone(from)) {
+    return RestoreWeights(state, from, note);
+  }
   if (name.empty()) {
     DT_RETURN_IF_ERROR(from.CheckLayout(LayoutHash(state)));
   } else if (engine.value("layout_hash", "") != LayoutHash(state)) {

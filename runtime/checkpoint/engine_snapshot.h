@@ -37,6 +37,12 @@ struct RankPlace {
 // The part of the moments that `place` stores when every rank has all `total_elements`. Pure.
 plan::FlatRange SliceOf(int64_t total_elements, RankPlace place);
 
+// The ranges of the layout whose states and gradients `place` stores: what it owns, or, where every
+// rank has all, its slice.
+std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace place);
+// The parameter layout's, in manifests.
+std::string LayoutHash(const EngineState& state);
+
 // Spans into the engine's memory: the engine must not step while the source is used. The vectors
 // keep copies (RNG; the tensors that this rank writes, at ZeRO stage 3) alive.
 struct EngineSnapshot {
@@ -50,6 +56,10 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
 uint64_t StoredBytes(const EngineState& state);
 // Adds what another engine, `name`, gave.
 void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
+
+// Whether a checkpoint has no states, as `dtrain checkpoint import` writes it: a run takes its
+// weights and begins at step 0.
+bool HoldsWeightsAlone(const checkpoint::Checkpoint& from);
 
 // Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
 // model or holds no engine `name`. Another world size or stage is fine: ranges are read from

@@ -41,6 +41,23 @@ std::string TrackedName(const std::string& group, const std::string& tensor) {
   return absl::StrCat("tracked/", group, "/", tensor);
 }
 
+absl::Status AddTensors(const std::string& name, std::vector<TrackedTensor> tensors,
+                        std::vector<NamedTensor>& all) {
+  for (TrackedTensor& item : tensors) {
+    const std::string stored = TrackedName(name, item.name);
+    const bool again = std::any_of(all.begin(), all.end(),
+                                   [&](const NamedTensor& other) { return other.name == stored; });
+    if (again || !item.tensor.defined()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "Checkpointer::Track got the tensor \"%s\" of \"%s\" %s; give each tensor a name of its "
+          "own, and memory before it is tracked",
+          item.name, name, again ? "twice" : "without a value"));
+    }
+    all.push_back({stored, std::move(item.tensor)});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> tensors) {
   plan::StableHash hash;
   absl::Status storable;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "checkpoint/restore/reader.h"
 #include "comm/group.h"
+#include "dtrain/checkpointer.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/model/flat_parameters.h"
 
@@ -15,6 +17,11 @@ namespace dtrain {
 
 // The name of a tracked tensor in state/.
 std::string TrackedName(const std::string& group, const std::string& tensor);
+
+// Adds the tensors that the program tracks as `name` to `all`. FailedPrecondition: one is there
+// already, or has no memory.
+absl::Status AddTensors(const std::string& name, std::vector<TrackedTensor> tensors,
+                        std::vector<NamedTensor>& all);
 
 // Collective. InvalidArgument on every rank unless all track tensors of the same names, types and
 // shapes in the same order.

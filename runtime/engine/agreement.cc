@@ -1,5 +1,6 @@
 #include "runtime/engine/agreement.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_format.h"
@@ -36,6 +37,7 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
       verdict.stop_signal = vote.stop_signal;
     }
     verdict.ranks_with_batch += vote.has_batch != 0 ? 1 : 0;
+    verdict.micro_batch_s = std::max(verdict.micro_batch_s, vote.micro_batch_s);
     if (vote.lacks_spare != 0 && verdict.rank_without_spare < 0) {
       verdict.rank_without_spare = static_cast<int>(rank);
     }

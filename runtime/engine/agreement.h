@@ -1,5 +1,6 @@
 // The small exchange that ends every step: what all ranks must know before anything durable
-// changes. In an evaluation it comes before each micro-batch, and once behind the last.
+// changes. In an evaluation it comes before each micro-batch, and once behind the last; in a step
+// that lasts, also between some micro-batches (stop_looks.h).
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct StepVote {
   // the others and has none to run it on.
   int32_t has_batch = 0;
   int32_t lacks_spare = 0;
+  double micro_batch_s = 0;  // What a micro-batch of this step took.
 };
 
 struct StepVerdict {
@@ -45,6 +47,7 @@ struct StepVerdict {
   bool buffers_changed = false;  // On some rank.
   int ranks_with_batch = 0;
   int rank_without_spare = -1;  // The first that lacks one.
+  double micro_batch_s = 0;     // The longest of any rank.
 
   double loss() const {  // NaN of no samples.
     return count > 0 ? loss_sum / static_cast<double>(count)

@@ -44,6 +44,11 @@ absl::StatusOr<double> Engine::RunEvaluation(const internal::EvaluationCalls& ca
   return Evaluation(*core_, calls).Run();
 }
 
+absl::Status Engine::Replay(const StepEnd& end,
+                            absl::FunctionRef<absl::Status(const GradientMemory&)> fill) {
+  return core_->Replay(end, fill);
+}
+
 absl::Status Engine::WithParameters(absl::FunctionRef<void()> function) {
   return core_->WithParameters(function);
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/call.h"
+#include "runtime/engine/kept_steps.h"
 #include "runtime/engine/live_passes.h"
 #include "runtime/engine/loss_unit.h"
 #include "runtime/engine/rank_difference.h"
@@ -26,8 +27,9 @@ namespace dtrain {
 EngineCore::EngineCore(Job& job, torch::nn::Module& module)
     : job_(job),
       module_(module),
-      registered_(module),
+      watch_(module, state_),
       health_(job, state_),
+      looks_(job, state_),
       random_(job, state_.step),
       witness_(module) {}
 
@@ -62,6 +64,7 @@ void EngineCore::Begin() {
   }
   DeferStopSignals();
   step_.start_nanos = Clock::Real().MonotonicNanos();
+  looks_.Begin();
   step_.report = StepReport{};
   job_.group().SetStep(state_.step + 1);
   SetStepOfLive(state_, state_.step + 1);
@@ -83,34 +86,46 @@ void EngineCore::DropLeftGradients() {
 
 absl::StatusOr<StepReport> EngineCore::Step(const StepCalls& calls, Tracked* data) {
   DT_RETURN_IF_ERROR(CheckIdle());
+  DT_RETURN_IF_ERROR(CheckGroupEngines(job_.state()));
   DropLeftGradients();
   Begin();
   StepTransaction transaction(state_.flat->module_buffers(), data);
   step_.transaction = &transaction;
   const absl::Cleanup over = [this] { step_.transaction = nullptr; };
-  absl::Status failure = TakeMicroBatches(calls);
-  if (failure.ok()) {
-    job_.Beat("update", state_.step);
-    auto report = Update();
-    if (report.ok()) {
-      return report;
-    }
-    failure = report.status();
-  } else {
-    failure = FailStep(failure);
+  const absl::StatusOr<bool> whole = TakeMicroBatches(calls);
+  if (whole.ok() && !*whole) {
+    return LeaveStep();
   }
-  DropAllGathered(state_).IgnoreError();  // The step's own error says more.
-  DT_RETURN_IF_ERROR(transaction.Rollback());
-  return failure;
+  auto report = whole.ok() ? Update() : absl::StatusOr<StepReport>(FailStep(whole.status()));
+  if (!report.ok()) {
+    DropAllGathered(state_).IgnoreError();  // The step's own error says more.
+    DT_RETURN_IF_ERROR(transaction.Rollback());
+  }
+  return report;
 }
 
-absl::Status EngineCore::TakeMicroBatches(const StepCalls& calls) {
+absl::StatusOr<bool> EngineCore::TakeMicroBatches(const StepCalls& calls) {
   const int64_t accumulation = job_.config().gradient_accumulation_steps();
   for (int64_t micro = 0; micro < accumulation; ++micro) {
     DT_RETURN_IF_ERROR(
         TakeMicroBatch(calls, micro, {.last_micro_batch = micro + 1 == accumulation}));
+    if (looks_.Due(micro + 1, accumulation)) {
+      const ScopedPhase phase("dtrain::wait", step_.report.exposed_comm_s);
+      DT_ASSIGN_OR_RETURN(const bool stops, looks_.Look(micro + 1));
+      if (stops) {
+        return false;
+      }
+    }
   }
-  return absl::OkStatus();
+  return true;
+}
+
+absl::StatusOr<StepReport> EngineCore::LeaveStep() {
+  Abandon();
+  DT_RETURN_IF_ERROR(DropAllGathered(state_));
+  DT_RETURN_IF_ERROR(step_.transaction->Rollback());
+  buffers_->Remember();
+  return StoppedStep(job_, state_);
 }
 
 absl::Status EngineCore::TakeMicroBatch(const StepCalls& calls, int64_t micro,
@@ -172,6 +187,7 @@ absl::StatusOr<bool> EngineCore::TakeByGraph(const StepCalls& calls,
       return false;
     }
     DT_RETURN_IF_ERROR(CheckModel());
+    DT_RETURN_IF_ERROR(buffers_->CheckInPlace());
     job_.Beat("backward", state_.step);
     const ScopedPhase phase("dtrain::backward", step_.report.backward_s);
     Mark(&StepNumbers::backward_s);  // Forward too: a graph is one operation.
@@ -186,20 +202,6 @@ absl::StatusOr<bool> EngineCore::TakeByGraph(const StepCalls& calls,
   }
 }
 
-absl::Status EngineCore::CheckModel() {
-  if (step_.micro_batches > 0) {
-    return absl::OkStatus();
-  }
-  DT_RETURN_IF_ERROR(registered_.CheckUnchanged(module_));
-  DT_RETURN_IF_ERROR(state_.flat->CheckInPlace());
-  if (state_.frozen != nullptr) {
-    DT_RETURN_IF_ERROR(state_.frozen->flat->CheckInPlace());
-    DT_RETURN_IF_ERROR(state_.frozen->flat->CheckUnwritten());
-  }
-  return state_.live != nullptr || state_.master.defined() ? state_.flat->CheckUnwritten()
-                                                           : absl::OkStatus();
-}
-
 // fp16: the scale follows from how the step before ended, and the unit from the first loss.
 absl::Status EngineCore::PrepareLossScale(const Loss& loss) {
   if (job_.config().precision().kind != PrecisionConfig::Kind::kFloat16) {
@@ -208,13 +210,11 @@ absl::Status EngineCore::PrepareLossScale(const Loss& loss) {
   if (step_.micro_batches == 0) {
     DT_RETURN_IF_ERROR(strategy_->SettleLastStep());
   }
-  if (state_.loss_unit == 0) {
-    DT_ASSIGN_OR_RETURN(state_.loss_unit, AgreeOnLossUnit(job_.group(), loss.count));
-  }
-  return absl::OkStatus();
+  return TakeLossScale(job_, loss.count, state_);
 }
 
 absl::Status EngineCore::ProgramBackward(const Loss& loss, const BackwardOptions& options) {
+  DT_RETURN_IF_ERROR(CheckGroupEngines(job_.state()));
   DropLeftGradients();
   absl::Status status = Backward(loss, options);
   MoveWaited(step_.report.backward_s);
@@ -302,6 +302,7 @@ absl::StatusOr<StepReport> EngineCore::Update() {
     return absl::FailedPreconditionError(
         "Update without a Backward of the last micro-batch before it (last_micro_batch = true)");
   }
+  job_.Beat("update", state_.step);
   DropWeightCodes();
   const int64_t step = state_.step + 1;
   absl::StatusOr<StepReport> report = [this]() -> absl::StatusOr<StepReport> {
@@ -337,10 +338,12 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
   DT_RETURN_IF_ERROR(strategy_->SettleLastStep());
   DT_RETURN_IF_ERROR(strategy_->ReportLastStep());
   DT_ASSIGN_OR_RETURN(const StepVerdict verdict, AgreeOnEnd());
+  looks_.Take(verdict);
   DT_RETURN_IF_ERROR(plan_->TakeUnused(verdict));
   // The reduced gradient of the step is complete, or queued, and no weight has changed.
   DT_RETURN_IF_ERROR(SettleBuffers(verdict));
   DT_RETURN_IF_ERROR(strategy_->Prepare(verdict));
+  kept_steps().Keep(verdict);
   if (state_.before_update) {
     DT_RETURN_IF_ERROR(state_.before_update(/*together=*/true));
   }
@@ -348,6 +351,7 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
     health_.Tear(updated);
     return updated;
   }
+  kept_steps().Updated();
   if (step_.transaction != nullptr && strategy_->skip_flag() != nullptr) {
     step_.transaction->RestoreBuffersWhere(*strategy_->skip_flag());
     buffers_->Remember();
@@ -385,6 +389,7 @@ absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
   vote.stop_signal = job_.stop_signal();
   vote.unused_parameters = plan_->NoteUsed(gradients_->used());
   vote.buffers_changed = buffers_->Changed() ? 1 : 0;
+  vote.micro_batch_s = looks_.MicroBatchSeconds(step_.micro_batches);
   const absl::StatusOr<StepVerdict> verdict =
       filled.ok() ? Agree(job_.group(), vote) : absl::StatusOr<StepVerdict>(filled);
   if (!failure.ok()) {
@@ -417,7 +422,6 @@ StepReport EngineCore::Finish(const StepVerdict& verdict) {
   report.loss = verdict.loss();
   job_.metrics().SetStep(state_.step);
   recorder_->EndStep(step_);
-  CheckGroupEngines(job_.state());
   StepReport finished = report;
   Abandon();
   return finished;
@@ -431,7 +435,6 @@ void EngineCore::Abandon() {
 }
 
 // Failures.
-
 void EngineCore::DropWeightCodes() {
   // Another engine may be in the midst of a step that reads them too.
   ops::KeptWeightCodes::NoteWrites();
@@ -464,6 +467,20 @@ absl::Status EngineCore::Explained(const absl::Status& failure) {
                         job_.config().gather_limits().live_max);
 }
 
+absl::Status EngineCore::Replay(const StepEnd& end,
+                                absl::FunctionRef<absl::Status(const GradientMemory&)> fill) {
+  DT_RETURN_IF_ERROR(CheckIdle());
+  const at::NoGradGuard no_grad;
+  DropWeightCodes();
+  if (absl::Status updated = kept_steps().Update(end, step_.report, fill); !updated.ok()) {
+    health_.Tear(updated);
+    return updated;
+  }
+  ++state_.step;
+  Abandon();
+  return absl::OkStatus();
+}
+
 absl::Status EngineCore::WithParameters(absl::FunctionRef<void()> function) {
   const at::NoGradGuard no_grad;
   DT_RETURN_IF_ERROR(CheckIdle());
@@ -474,21 +491,10 @@ absl::Status EngineCore::WithParameters(absl::FunctionRef<void()> function) {
   with_parameters_ = true;
   const absl::Cleanup over = [this] { with_parameters_ = false; };
   try {
-    if (state_.frozen != nullptr) {
-      absl::Status others;
-      absl::Status status =
-          state_.frozen->live->WithAll([&] { others = state_.live->WithAll(function); });
-      status.Update(others);
-      return status;
-    }
-    if (state_.live != nullptr) {
-      return state_.live->WithAll(function);
-    }
-    function();
+    return WithWholeWeights(state_, function);
   } catch (const std::exception& error) {
     return FromException("in WithParameters", error);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace dtrain

@@ -20,15 +20,18 @@
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/device/graph_runner.h"
 #include "runtime/engine/engine_health.h"
+#include "runtime/engine/kept_steps.h"
 #include "runtime/engine/micro_batch_random.h"
+#include "runtime/engine/model_watch.h"
 #include "runtime/engine/record/forward_witness.h"
 #include "runtime/engine/record/step_recorder.h"
 #include "runtime/engine/step_in_progress.h"
 #include "runtime/engine/step_strategy.h"
+#include "runtime/engine/stop_looks.h"
 #include "runtime/engine/update_plan.h"
 #include "runtime/gradients/gradient_sync.h"
+#include "runtime/model/model_memory.h"
 #include "runtime/model/module_buffers.h"
-#include "runtime/model/registered_parameters.h"
 #include "runtime/offload/activation_store.h"
 #include "runtime/ops/fp8_weight_codes.h"
 #include "runtime/optimizer/engine_state.h"
@@ -60,6 +63,10 @@ class EngineCore {
   absl::StatusOr<StepReport> Update();
   void SeedNextForward() { random_.SeedNextForward(); }
   absl::Status WithParameters(absl::FunctionRef<void()> function);
+  // Collective. Takes a step again that ended so, by the gradient that `fill` brings: weights and
+  // states are then as they were behind it. REQUIRES: a CPU rank; it is the step after the state's.
+  absl::Status Replay(const StepEnd& end,
+                      absl::FunctionRef<absl::Status(const GradientMemory&)> fill);
 
  private:
   friend class EngineBuilder;
@@ -73,7 +80,8 @@ class EngineCore {
   // Drops the gradients that other backwards left before the step began. Those that the step's own
   // closure leaves later count.
   void DropLeftGradients();
-  absl::Status TakeMicroBatches(const StepCalls& calls);
+  // False: a stop signal has ended the step between two of them.
+  absl::StatusOr<bool> TakeMicroBatches(const StepCalls& calls);
   absl::Status TakeMicroBatch(const StepCalls& calls, int64_t micro, BackwardOptions options);
   absl::StatusOr<int64_t> Load(const StepCalls& calls);
   absl::StatusOr<Loss> Forward(const StepCalls& calls);
@@ -81,7 +89,9 @@ class EngineCore {
   absl::StatusOr<bool> TakeByGraph(const StepCalls& calls, const BackwardOptions& options);
   absl::Status Backward(const Loss& loss, const BackwardOptions& options);
   // FailedPrecondition where a step begins: the program has changed the model.
-  absl::Status CheckModel();
+  absl::Status CheckModel() const {
+    return step_.micro_batches > 0 ? absl::OkStatus() : watch_.CheckUnchanged();
+  }
   absl::Status PrepareLossScale(const Loss& loss);
   // Throws LibTorch's exceptions.
   absl::Status Differentiate(const Loss& loss, bool retain_graph);
@@ -92,12 +102,15 @@ class EngineCore {
   // The end of a step.
   absl::StatusOr<StepReport> EndStep();
   absl::StatusOr<StepVerdict> AgreeOnEnd();
+  KeptSteps kept_steps() { return {state_, *plan_, *gradients_, *strategy_}; }
   // The module's buffers, before weights change: one set on all ranks, or, where the host knows
   // that the step is skipped, as they were before it.
   absl::Status SettleBuffers(const StepVerdict& verdict);
   StepReport Finish(const StepVerdict& verdict);
   // Buckets and sums are free for the next step.
   void Abandon();
+  // Ends the step that a stop signal has ended: all is as before it.
+  absl::StatusOr<StepReport> LeaveStep();
 
   // Failures.
   // First error of what runs beside forward and backward: a gather that an operation waited for,
@@ -114,9 +127,11 @@ class EngineCore {
 
   Job& job_;
   torch::nn::Module& module_;
-  const RegisteredParameters registered_;  // The module's, which `state_` keeps alive.
   EngineState state_;
+  std::shared_ptr<const ModelMemory> memory_;  // Where the model's tensors were.
+  ModelWatch watch_;
   EngineHealth health_;
+  StopLooks looks_;
   MicroBatchRandom random_;
   ForwardWitness witness_;  // Watches the loss functions that the engine calls.
   std::shared_ptr<ActivationStore> activations_;  // Null: what segments keep stays near.

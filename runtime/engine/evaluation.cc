@@ -156,7 +156,7 @@ absl::StatusOr<double> Evaluation::Result(const StepVerdict& verdict) const {
   Job& job = core_.job();
   const int64_t step = core_.state().step;
   if (verdict.ranks_with_batch > 0) {  // A stop signal ended it before all was read.
-    job.state().evaluation_stopped = true;
+    job.state().ended_by_stop = "an evaluation";
     job.metrics().EndEvaluations();
     return std::numeric_limits<double>::quiet_NaN();
   }

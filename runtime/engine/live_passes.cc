@@ -46,6 +46,21 @@ absl::Status DropAllGathered(const EngineState& state) {
   return status;
 }
 
+absl::Status WithWholeWeights(const EngineState& state, absl::FunctionRef<void()> function) {
+  if (state.frozen != nullptr) {
+    absl::Status others;
+    absl::Status status =
+        state.frozen->live->WithAll([&] { others = state.live->WithAll(function); });
+    status.Update(others);
+    return status;
+  }
+  if (state.live != nullptr) {
+    return state.live->WithAll(function);
+  }
+  function();
+  return absl::OkStatus();
+}
+
 double TakeWaitedSeconds(const EngineState& state) {
   double seconds = 0;
   for (LiveParameters* const live : state.lives()) {

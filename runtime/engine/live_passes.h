@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "runtime/optimizer/engine_state.h"
 #include "runtime/plan/layout/gather_schedule.h"
@@ -25,6 +26,8 @@ absl::Status LiveStatus(const EngineState& state);
 absl::Status DropGathered(const EngineState& state);
 // A step or an evaluation failed: drops what is gathered of all weights.
 absl::Status DropAllGathered(const EngineState& state);
+// Runs `function` while all weights are whole on every rank. Collective; throws what it throws.
+absl::Status WithWholeWeights(const EngineState& state, absl::FunctionRef<void()> function);
 // Seconds that operations waited for weights since the last call.
 double TakeWaitedSeconds(const EngineState& state);
 

@@ -5,16 +5,24 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "comm/group.h"
 
 namespace dtrain {
 
-absl::StatusOr<double> AgreeOnLossUnit(comm::Group& group, int64_t count) {
+absl::Status TakeLossScale(Job& job, int64_t count, EngineState& state) {
+  if (const double fixed = job.config().precision().loss_scale; fixed > 0) {
+    state.loss_scale.scale = fixed;
+  }
+  if (state.loss_unit > 0) {
+    return absl::OkStatus();
+  }
   double unit = std::exp2(std::round(std::log2(static_cast<double>(std::max<int64_t>(1, count)))));
   DT_ASSIGN_OR_RETURN(const comm::Work work,
-                      group.Broadcast({&unit, sizeof(unit), DType::kFloat64, {}}, 0,
-                                      {.name = "loss unit", .caller_waits = true}));
+                      job.group().Broadcast({&unit, sizeof(unit), DType::kFloat64, {}}, 0,
+                                            {.name = "loss unit", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
-  return unit;
+  state.loss_unit = unit;
+  return absl::OkStatus();
 }
 
 absl::Status CheckLoss(const Loss& loss) {

@@ -1,17 +1,21 @@
-// How many samples of the loss's sum fp16 gradients are made of.
+// What the loss's sum is multiplied with in fp16, and how many of its samples gradients are made
+// of.
 #pragma once
 
 #include <cstdint>
 
-#include "absl/status/statusor.h"
-#include "comm/group.h"
+#include "absl/status/status.h"
+#include "dtrain/job.h"
 #include "dtrain/loss.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 
-// Collective. The power of two nearest to the count of rank 0's micro-batch, at least 1: exact to
-// multiply with, and the same on every rank whatever its own count.
-absl::StatusOr<double> AgreeOnLossUnit(comm::Group& group, int64_t count);
+// Before a backward in fp16. The scale is that of the configuration where it fixes one: a
+// checkpoint may be of a run that had another. Collective, once: the unit is the power of two
+// nearest to the `count` of rank 0's micro-batch, at least 1: exact to multiply with, and the same
+// on every rank whatever its own count.
+absl::Status TakeLossScale(Job& job, int64_t count, EngineState& state);
 
 // InvalidArgument: `loss` is no number that depends on a trainable parameter, or counts less than
 // 0.

@@ -19,7 +19,15 @@ StepTransaction::StepTransaction(const std::vector<NamedTensor>& module_buffers,
 void StepTransaction::RestoreBuffers() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < module_buffers_.size(); ++i) {
-    module_buffers_[i].tensor.copy_(buffer_copies_[i]);
+    at::Tensor buffer = module_buffers_[i].tensor;
+    const at::Tensor& copy = buffer_copies_[i];
+    // A program may have changed more than its values, for which the step has failed.
+    if (buffer.sizes() == copy.sizes() && buffer.scalar_type() == copy.scalar_type() &&
+        buffer.device() == copy.device()) {
+      buffer.copy_(copy);
+    } else {
+      buffer.set_data(copy);
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,10 +35,13 @@ class UnusedParameters {
   // Collective when `compares`: when Note gave more than 0 on every rank. Rank 0 names each entry
   // that no rank used in a line of the log, once.
   absl::Status Agree(bool compares, int64_t step);
+  // Takes what the ranks found in a step that is replayed, by entry; empty: they used all.
+  void Replay(std::vector<uint8_t> unused) { unused_ = std::move(unused); }
   // Whether updates leave entries as they are in the step last agreed on: those of which `unused`.
   bool skipping() const { return skips_ && !unused_.empty(); }
   // REQUIRES: skipping().
   bool unused(size_t entry) const { return unused_[entry] != 0; }
+  const std::vector<uint8_t>& all_unused() const { return unused_; }
 
  private:
   void Say(int64_t step);

@@ -25,6 +25,20 @@ void UpdatePlan::AddBucket(const plan::OwnedRange& owned) {
 
 absl::Status UpdatePlan::TakeUnused(const StepVerdict& verdict) {
   DT_RETURN_IF_ERROR(unused_.Agree(verdict.compares_unused, state_.step + 1));
+  ChoosePieces();
+  return absl::OkStatus();
+}
+
+std::vector<uint8_t> UpdatePlan::left_out() const {
+  return skips() ? unused_.all_unused() : std::vector<uint8_t>();
+}
+
+void UpdatePlan::Replay(std::vector<uint8_t> left_out) {
+  unused_.Replay(std::move(left_out));
+  ChoosePieces();
+}
+
+void UpdatePlan::ChoosePieces() {
   used_pieces_.clear();
   if (skips()) {
     used_pieces_ = pieces_;
@@ -34,7 +48,6 @@ absl::Status UpdatePlan::TakeUnused(const StepVerdict& verdict) {
       });
     }
   }
-  return absl::OkStatus();
 }
 
 const std::vector<StateChunk>& UpdatePlan::Chunks(const UpdateRule& rule, Cut cut) {

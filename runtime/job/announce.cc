@@ -66,35 +66,43 @@ void WarnOfSlowProducts(Job::State& state) {
   }
 }
 
-void CheckGroupEngines(Job::State& state) {
-  if (state.env.rank != 0 || std::exchange(state.groups_checked, true)) {
-    return;
+absl::Status CheckGroupEngines(Job::State& state) {
+  if (state.groups_checked) {
+    return absl::OkStatus();
   }
   std::vector<std::string> names;
+  std::vector<std::string> parameters;
   for (const Job::State::EngineFacts& engine : state.engines) {
     names.push_back(engine.name);
+    parameters.insert(parameters.end(), engine.parameters.begin(), engine.parameters.end());
   }
+  const std::string called = absl::StrFormat(
+      "the program's engines are called \"%s\" (EngineOptions::name), and are made before the "
+      "first step",
+      absl::StrJoin(names, "\", \""));
   const std::vector<ParamGroupConfig>& groups = state.config->optimizer().groups;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (std::none_of(state.engines.begin(), state.engines.end(),
                      [&](const auto& engine) { return IsFor(groups[i], engine.name); })) {
-      DT_LOG(Warning) << absl::StrFormat(
-          "optimizer.param_groups[%d].engine \"%s\" is the name of no engine so far, and the group "
-          "holds for no parameter; the program's engines are called \"%s\" (EngineOptions::name)",
-          i, groups[i].engine, absl::StrJoin(names, "\", \""));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("optimizer.param_groups[%d].engine \"%s\" is the name of no engine, and "
+                          "the group would hold for no parameter; %s",
+                          i, groups[i].engine, called));
     }
   }
-  for (const std::string& pattern : state.engines.front().unmatched_decay) {
+  for (const std::string& pattern : state.config->optimizer().no_weight_decay) {
     if (std::all_of(state.engines.begin(), state.engines.end(), [&](const auto& engine) {
           const auto& unmatched = engine.unmatched_decay;
           return std::find(unmatched.begin(), unmatched.end(), pattern) != unmatched.end();
         })) {
-      DT_LOG(Warning) << absl::StrFormat(
-          "optimizer.no_weight_decay: \"%s\" names no parameter of any engine so far (* stands for "
-          "any text); the program's engines are called \"%s\" (EngineOptions::name)",
-          pattern, absl::StrJoin(names, "\", \""));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "optimizer.no_weight_decay: \"%s\" names no parameter of any engine; nearest: %s (* "
+          "stands for any text); %s",
+          pattern, absl::StrJoin(NearestNames(pattern, parameters), ", "), called));
     }
   }
+  state.groups_checked = true;
+  return absl::OkStatus();
 }
 
 }  // namespace dtrain

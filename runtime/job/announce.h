@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "runtime/job/job_state.h"
 
 namespace dtrain {
@@ -20,9 +21,10 @@ void Announce(Job::State& state, const ModelSize& model);
 // the configuration than in fp32. The other ranks' CPUs are taken to be alike.
 void WarnOfSlowProducts(Job::State& state);
 
-// After the program's first step, once: rank 0 warns of groups of optimizer.param_groups that are
-// for an engine which the program has not made, and of patterns of optimizer.no_weight_decay that
-// name no parameter of its engines.
-void CheckGroupEngines(Job::State& state);
+// When the program's first step begins, and by then all engines for which it has settings are
+// made. InvalidArgument names a group of optimizer.param_groups that is for no engine of the
+// program, or a pattern of optimizer.no_weight_decay that names no parameter of any: the run would
+// train with other settings than meant. Free after the first call that is OK.
+absl::Status CheckGroupEngines(Job::State& state);
 
 }  // namespace dtrain

@@ -310,7 +310,13 @@ int Job::stop_signal() const {
   const int agreed = state_->stop_signal.load();
   return agreed != 0 ? agreed : ReceivedStopSignal();
 }
-void Job::AgreeToStop(int signal) { state_->stop_signal = signal; }
+void Job::AgreeToStop(int signal) {
+  if (signal == SIGXCPU) {
+    state_->cpu_time_ended = true;
+    signal = SIGTERM;
+  }
+  state_->stop_signal = signal;
+}
 bool Job::stop_agreed() const { return state_->stop_signal.load() != 0; }
 
 void ReportEnd(Job::State* state, const absl::Status& status, int exit_code) {

@@ -22,6 +22,8 @@
 
 namespace dtrain {
 
+class ModelMemory;  // runtime/model/model_memory.h.
+
 struct Job::State {
   JobEnv env;
   std::optional<Config> config;  // Set before anything else uses it.
@@ -50,12 +52,16 @@ struct Job::State {
   struct EngineFacts {
     std::string name;                          // EngineOptions::name.
     std::vector<std::string> unmatched_decay;  // UpdateGroups::unmatched_decay.
+    std::vector<std::string> parameters;       // Their names.
+    std::weak_ptr<const ModelMemory> memory;   // Expires with the engine.
   };
   std::vector<EngineFacts> engines;  // In the order of Create.
   bool groups_checked = false;
   StepsOfEngines steps;
-  std::atomic<int> stop_signal{0};              // Agreed by all ranks.
-  std::atomic<bool> evaluation_stopped{false};  // By that signal, before it had a result.
+  std::atomic<int> stop_signal{0};          // Agreed by all ranks.
+  std::atomic<bool> cpu_time_ended{false};  // That signal was SIGXCPU, of some rank.
+  // What that signal has ended before its end, "an evaluation" or "a step"; null: nothing.
+  std::atomic<const char*> ended_by_stop{nullptr};
 };
 
 // Says how the program ended: to stderr, to the agent, to torchrun's error file.

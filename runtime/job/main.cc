@@ -20,23 +20,26 @@ namespace {
 int JobExitCode(const Job* job, const absl::Status& status) {
   const int signal =
       job != nullptr && job->stop_signal() != 0 ? job->stop_signal() : ReceivedStopSignal();
+  const bool terminated = signal == SIGTERM || signal == SIGXCPU;
   if (absl::IsCancelled(status) && signal != 0) {  // Stopped as asked, with a committed save.
-    return signal == SIGTERM ? kExitTerminated : kExitInterrupted;
+    return terminated ? kExitTerminated : kExitInterrupted;
   }
-  if (signal == SIGTERM && !status.ok() && ExitCodeFor(status) == kExitTemporary) {
+  if (terminated && !status.ok() && ExitCodeFor(status) == kExitTemporary) {
     return kExitTemporary;
   }
   return ExitCodeFor(status);
 }
 
-// An evaluation that a stop signal ended has to be followed by a save, which ends the program with
-// Cancelled.
+// An evaluation or a step that a stop signal ended has to be followed by a save, which ends the
+// program with Cancelled.
 absl::Status CheckStopWasSaved(Job& job) {
-  return job.state().evaluation_stopped
-             ? absl::UnavailableError(
-                   "a stop signal has ended an evaluation, and the program has ended without a "
+  const char* const ended = job.state().ended_by_stop;
+  return ended != nullptr
+             ? absl::UnavailableError(absl::StrFormat(
+                   "a stop signal has ended %s, and the program has ended without a "
                    "Checkpointer::MaybeSave behind it; the same command goes on from the last "
-                   "checkpoint")
+                   "checkpoint",
+                   ended))
              : absl::OkStatus();
 }
 
@@ -47,6 +50,13 @@ absl::Status RunTraining(Job& job, absl::Status (*train)(Job&)) {
   } catch (const std::exception& error) {  // From the user's module, LibTorch or std.
     return FromException("in the training program", error);
   }
+}
+
+// Says for which limit the ranks have stopped.
+absl::Status WithReason(Job& job, const absl::Status& status) {
+  return job.state().cpu_time_ended
+             ? Annotate(status, "the CPU time of a rank is used up (ulimit -t)")
+             : status;
 }
 
 // Threads that cannot be started are what throws here.
@@ -73,7 +83,8 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
   EndWithALineAtLimits();
   InstallStopSignals();
   auto job = CreateJob(arguments->options);
-  const absl::Status status = job.ok() ? RunTraining(**job, train) : job.status();
+  const absl::Status status =
+      job.ok() ? WithReason(**job, RunTraining(**job, train)) : job.status();
   const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);
   ReportEnd(job.ok() ? &(*job)->state() : nullptr, status, code);
   return code;

@@ -71,6 +71,7 @@ std::vector<std::string> WholeSchedule(std::vector<std::string> keys) {
 absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& config,
                            const Json& saved, RunDirectory& directory) {
   std::string refused;            // The first difference that is not accepted.
+  std::string why;                // It cannot be.
   std::vector<std::string> keys;  // These would have to be accepted.
   bool is_acceptable = true;
   for (const ConfigDifference& difference : config.IdentityDifferences(saved)) {
@@ -87,6 +88,7 @@ absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& con
     const bool may_be = plan::IsAcceptable(difference);
     if (refused.empty() || (is_acceptable && !may_be)) {
       refused = difference.text;
+      why = may_be ? "" : plan::WhyKept(difference.key);
     }
     is_acceptable = is_acceptable && may_be;
     keys.push_back(difference.key);
@@ -96,10 +98,12 @@ absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& con
   }
   const std::string how = absl::StrJoin(WholeSchedule(std::move(keys)), " --accept-change ");
   return absl::FailedPreconditionError(absl::StrFormat(
-      "run directory %s holds a run of another configuration: %s; %schoose another by --run-dir "
+      "run directory %s holds a run of another configuration: %s%schoose another by --run-dir "
       "DIR, or --fresh moves the old run aside",
       options.path, refused,
-      is_acceptable ? absl::StrCat("accept it by --accept-change ", how, ", ") : ""));
+      is_acceptable
+          ? absl::StrCat("; accept it by --accept-change ", how, ", ")
+          : absl::StrCat(", which a resumed run must keep, because ", why, "; set it back, ")));
 }
 
 }  // namespace

@@ -2,13 +2,17 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/system/ignored_signal.h"
+#include "base/system/resource_limits.h"
 #include "comm/flight_dumper.h"
 
 namespace dtrain {
@@ -19,13 +23,29 @@ std::atomic<int> received{0};
 std::atomic<int64_t> first_nanos{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
+// What SIGXCPU says: made before it can come, because a handler cannot make it.
+std::array<char, 256> cpu_time_line{};
+std::atomic<size_t> cpu_time_bytes{0};
+
+void Say(const char* line, size_t bytes) {
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, bytes);
+}
+
+void MakeCpuTimeLine(const std::string& text) {
+  const std::string line = text.empty() ? "" : absl::StrCat("dtrain: ", text, "\n");
+  cpu_time_bytes = line.copy(cpu_time_line.data(), cpu_time_line.size());
+}
+
 [[noreturn]] void EndNow(int signal) {
   constexpr char kLine[] = "dtrain: stopped by a signal before training began; nothing to save\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
-  _exit(signal == SIGTERM ? kExitTemporary : kExitInterrupted);
+  Say(kLine, sizeof(kLine) - 1);
+  _exit(signal == SIGINT || signal == SIGHUP ? kExitInterrupted : kExitTemporary);
 }
 
 void OnSignal(int signal) {
+  if (signal == SIGXCPU) {  // It comes again each second: the first time says why.
+    Say(cpu_time_line.data(), cpu_time_bytes.exchange(0));
+  }
   if (!deferred) {
     EndNow(signal);
   }
@@ -47,11 +67,13 @@ void OnSignal(int signal) {
 }  // namespace
 
 void InstallStopSignals() {
+  MakeCpuTimeLine(ReserveCpuTime());
   struct sigaction action {};
   action.sa_handler = OnSignal;
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGXCPU, &action, nullptr);
   if (!IsIgnored(SIGHUP)) {
     sigaction(SIGHUP, &action, nullptr);
   }

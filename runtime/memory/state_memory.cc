@@ -9,6 +9,7 @@
 #include "ATen/Functions.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/system/resource_limits.h"
 #include "runtime/memory/tensor_over.h"
 
 namespace dtrain {
@@ -18,10 +19,11 @@ absl::StatusOr<at::Tensor> MakeState(int64_t elements, at::ScalarType type, floa
   void* const data =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
+    const int error = errno;
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "%d bytes for the optimizer's states: %s; a higher zero_optimization.stage or more ranks "
+        "%d bytes for the optimizer's states: %s%s; a higher zero_optimization.stage or more ranks "
         "take less on each",
-        bytes, std::strerror(errno)));
+        bytes, std::strerror(error), LimitsBehind(error)));
   }
   madvise(data, bytes, MADV_HUGEPAGE);  // A hint: fewer page faults and TLB misses.
   const at::Tensor state = at::from_blob(

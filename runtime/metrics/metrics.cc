@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <mutex>
@@ -67,6 +68,8 @@ struct Metrics::State {
   double mean_step_s = 0;
   int64_t step = 0;
   bool evaluations_ended = false;
+  Json values_at_step = Json::object();  // Of the program's own, logged at `values_step`.
+  int64_t values_step = 0;
   std::unique_ptr<RunConsole> console;  // Null where an agent shows the run, and beside rank 0.
   // Steps whose numbers a device still computes, the oldest first.
   std::deque<std::pair<plan::MetricsRecord, StepReport>> late;
@@ -174,6 +177,9 @@ Metrics::~Metrics() {
 }
 
 void Metrics::Log(const StepReport& report) {
+  if (report.stopped) {
+    return;
+  }
   std::lock_guard lock(state_->mutex);
   state_->step = report.step;
   plan::MetricsRecord record = state_->Record(plan::MetricsKind::kStep);
@@ -195,11 +201,22 @@ void Metrics::Log(absl::string_view name, double value) {
   if (evaluation && state_->evaluations_ended) {
     return;
   }
+  if (std::exchange(state_->values_step, state_->step) != state_->step) {
+    state_->values_at_step = Json::object();
+  }
+  if (std::isfinite(value)) {
+    state_->values_at_step[std::string(name)] = value;
+  }
   plan::MetricsRecord record =
       state_->Record(evaluation ? plan::MetricsKind::kEval : plan::MetricsKind::kStep);
   record.metrics = {{std::string(name), value}};
   state_->Append(record);
   state_->Show(record);
+}
+
+Json Metrics::ValuesAtStep() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->values_step == state_->step ? state_->values_at_step : Json::object();
 }
 
 void Metrics::EndEvaluations() {

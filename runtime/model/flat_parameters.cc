@@ -14,10 +14,9 @@
 #include "runtime/device/device_range.h"
 #include "runtime/memory/tensor_over.h"
 #include "runtime/model/dtypes.h"
+#include "runtime/model/norm_statistics.h"
 #include "runtime/model/tensor_overlap.h"
 #include "torch/nn/module.h"
-#include "torch/nn/modules/batchnorm.h"
-#include "torch/nn/modules/instancenorm.h"
 
 namespace dtrain {
 namespace {
@@ -67,36 +66,6 @@ absl::StatusOr<std::unique_ptr<comm::Registration>> RegisterMemory(
   return of_devices->RegisterDevice(device->data(), device->bytes());
 }
 
-template <typename... Layers>
-bool IsOneOf(const torch::nn::Module& module) {
-  return ((dynamic_cast<const Layers*>(&module) != nullptr) || ...);
-}
-
-// Weight, bias and running statistics of these go to one kernel, which takes them in one type. A
-// module without a weight may have fp32 statistics beside 2-byte inputs.
-bool KernelWantsOneType(const torch::nn::Module& module) {
-  namespace nn = torch::nn;
-  return IsOneOf<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl,
-                 nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl>(module) &&
-         !module.parameters(/*recurse=*/false).empty();
-}
-
-std::unordered_set<const void*> NormStatistics(const torch::nn::Module& module) {
-  std::unordered_set<const void*> all;
-  const auto add = [&all](const torch::nn::Module& layer) {
-    if (KernelWantsOneType(layer)) {
-      for (const at::Tensor& buffer : layer.buffers(/*recurse=*/false)) {
-        all.insert(buffer.unsafeGetTensorImpl());
-      }
-    }
-  };
-  add(module);
-  for (const auto& layer : module.modules(/*include_self=*/false)) {
-    add(*layer);
-  }
-  return all;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::nn::Module& module,
@@ -131,7 +100,6 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
     flat->parameters_.push_back(trainable[static_cast<size_t>(entry.registration_index)]);
   }
   flat->frozen_ = std::move(frozen);
-  flat->norm_statistics_ = NormStatistics(module);
   for (const auto& item : module.named_buffers(/*recurse=*/true)) {
     if (item.value().defined()) {
       flat->module_buffers_.push_back({item.key(), item.value()});
@@ -141,46 +109,52 @@ absl::StatusOr<std::unique_ptr<FlatParameters>> FlatParameters::Describe(torch::
   return flat;
 }
 
-// Frozen parameters may share memory among themselves: none of them changes. So may buffers that
-// stay where they are.
-absl::Status FlatParameters::CheckApart() const {
-  enum class Kind { kTrains, kFrozen, kBuffer };
-  std::vector<at::Tensor> tensors;
-  std::vector<std::pair<Kind, const std::string*>> what;
+std::string NameOf(const HeldTensor& tensor) {
+  return absl::StrCat(tensor.kind == HeldTensor::Kind::kBuffer ? "buffer " : "parameter ",
+                      tensor.name);
+}
+
+std::vector<HeldTensor> FlatParameters::Tensors() const {
+  using Kind = HeldTensor::Kind;
+  std::vector<HeldTensor> all;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    tensors.push_back(parameters_[i]);
-    what.emplace_back(Kind::kTrains, &layout_.entries()[i].name);
+    all.push_back({Kind::kTrains, layout_.entries()[i].name, parameters_[i]});
   }
   for (const auto* const list : {&frozen_, &module_buffers_}) {
     for (const NamedTensor& item : *list) {
-      tensors.push_back(item.tensor);
-      what.emplace_back(list == &frozen_ ? Kind::kFrozen : Kind::kBuffer, &item.name);
+      all.push_back({list == &frozen_ ? Kind::kFrozen : Kind::kBuffer, item.name, item.tensor,
+                     StaysInPlace(item.tensor, dtype_, device_.tensors())});
     }
   }
-  const auto stays = [&](size_t place) {
-    return StaysInPlace(tensors[place], dtype_, device_.tensors());
-  };
+  return all;
+}
+
+// Frozen parameters may share memory among themselves: none of them changes. So may buffers that
+// stay where they are.
+absl::Status FlatParameters::CheckApart() const {
+  using Kind = HeldTensor::Kind;
+  const std::vector<HeldTensor> all = Tensors();
+  std::vector<at::Tensor> tensors;
+  for (const HeldTensor& item : all) {
+    tensors.push_back(item.tensor);
+  }
   const auto matters = [&](size_t a, size_t b) {  // `a` before `b`, in the order of kinds.
-    if (what[a].first == Kind::kTrains) {
+    if (all[a].kind == Kind::kTrains) {
       return true;
     }
-    if (what[a].first == Kind::kFrozen) {
-      return what[b].first == Kind::kBuffer;
+    if (all[a].kind == Kind::kFrozen) {
+      return all[b].kind == Kind::kBuffer;
     }
-    return !tensors[a].is_same(tensors[b]) && !(stays(a) && stays(b));
+    return !tensors[a].is_same(tensors[b]) && !(all[a].stays && all[b].stays);
   };
   const auto found = FindOverlap(tensors, matters);
   if (!found.has_value()) {
     return absl::OkStatus();
   }
-  const auto named = [&](size_t place) {
-    return absl::StrCat(what[place].first == Kind::kBuffer ? "buffer " : "parameter ",
-                        *what[place].second);
-  };
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s and %s share memory, and would come apart where the engine gives each a place of its "
       "own; use one registered tensor in both places, or give each memory of its own (clone)",
-      named(found->first), named(found->second)));
+      NameOf(all[found->first]), NameOf(all[found->second])));
 }
 
 bool FlatParameters::CanBeSharedOut(const at::Tensor& frozen) const {
@@ -269,6 +243,9 @@ absl::Status FlatParameters::Allocate(const FlatOptions& options) {
 
 absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
   DT_RETURN_IF_ERROR(Allocate(options));
+  if (dtype_ != DType::kFloat32) {
+    TakeFp32Statistics();
+  }
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const plan::LayoutEntry& entry = layout_.entries()[i];
@@ -292,8 +269,7 @@ absl::Status FlatParameters::MoveIn(const FlatOptions& options, Keep keep) {
     move(item, true);
   }
   for (const NamedTensor& item : module_buffers_) {
-    move(item,
-         options.cast_buffers || norm_statistics_.contains(item.tensor.unsafeGetTensorImpl()));
+    move(item, options.cast_buffers);
   }
   return absl::OkStatus();
 }

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -35,6 +34,17 @@ struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
+
+// A tensor of a model, by what an engine does with it.
+struct HeldTensor {
+  enum class Kind { kTrains, kFrozen, kBuffer };
+  Kind kind = Kind::kTrains;
+  std::string name;
+  at::Tensor tensor;
+  bool stays = false;  // In the memory where it is.
+};
+// "parameter conv.weight", "buffer norm.running_mean".
+std::string NameOf(const HeldTensor& tensor);
 
 // The memory that holds the values.
 enum class ValueMemory {
@@ -68,10 +78,9 @@ class FlatParameters {
   // Moves the parameters into flat buffers, one by one so that no two copies of the model exist,
   // and what else computes (frozen parameters, module buffers) to the device. Frozen floating-point
   // parameters are cast to the type of the values; buffers keep the type that the module gave them
-  // (tables and counters need it), but for FlatOptions::cast_buffers and for the statistics of
-  // torch's own norm layers, whose kernels want the type of the layer's weight. `keep` sees each
-  // parameter before it is rounded to the type of the values: [entry.elements] of its own; reserved
-  // values are in no other place afterwards.
+  // (tables, counters and running statistics need it), but for FlatOptions::cast_buffers. `keep`
+  // sees each parameter before it is rounded to the type of the values: [entry.elements] of its
+  // own; reserved values are in no other place afterwards.
   using Keep = absl::FunctionRef<void(const plan::LayoutEntry& entry, const at::Tensor& whole)>;
   absl::Status MoveIn(const FlatOptions& options, Keep keep);
 
@@ -100,6 +109,8 @@ class FlatParameters {
   // Their names and shapes in a layout's form: no memory is laid out by it.
   absl::StatusOr<plan::ParamLayout> FrozenLayout() const;
   const std::vector<NamedTensor>& module_buffers() const { return module_buffers_; }
+  // All tensors of the model: those that train, frozen ones, buffers. REQUIRES: before MoveIn.
+  std::vector<HeldTensor> Tensors() const;
 
   DType dtype() const { return dtype_; }    // The type of the values.
   at::Tensor& values() { return values_; }  // [padded elements].
@@ -130,7 +141,6 @@ class FlatParameters {
   std::vector<int64_t> versions_;  // LibTorch's counters of operations that write.
   std::vector<NamedTensor> frozen_;
   std::vector<NamedTensor> module_buffers_;
-  std::unordered_set<const void*> norm_statistics_;  // TensorImpls of normalization layers.
   std::shared_ptr<comm::SymmetricBuffer> gradient_memory_;
   std::shared_ptr<comm::SymmetricBuffer> value_memory_;
   std::shared_ptr<ReservedMemory> value_range_;

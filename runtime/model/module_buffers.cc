@@ -9,6 +9,7 @@
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/memory/tensor_over.h"
 
@@ -20,6 +21,14 @@ constexpr int64_t kBufferAlign = 16;  // Suits every type of buffer.
 
 int64_t VersionOf(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+std::vector<const void*> AddressesOf(const std::vector<NamedTensor>& buffers) {
+  std::vector<const void*> addresses;
+  for (const NamedTensor& buffer : buffers) {
+    addresses.push_back(buffer.tensor.has_storage() ? buffer.tensor.const_data_ptr() : nullptr);
+  }
+  return addresses;
 }
 
 std::vector<at::Tensor> CopiesOf(const std::vector<NamedTensor>& buffers) {
@@ -97,6 +106,7 @@ ModuleBuffers::ModuleBuffers(const std::vector<NamedTensor>& buffers, Policy pol
     : buffers_(buffers),
       policy_(policy),
       ranks_(ranks),
+      first_addresses_(AddressesOf(buffers)),
       changed_(buffers.size()),
       counters_(CountersOf(buffers)),
       unseen_(buffers.size()) {
@@ -119,6 +129,19 @@ std::vector<bool> ModuleBuffers::WrittenSince(const std::vector<int64_t>& versio
   return written;
 }
 
+absl::Status ModuleBuffers::CheckInPlace() const {
+  const std::vector<const void*> addresses = AddressesOf(buffers_);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i] != first_addresses_[i]) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "buffer %s is in other memory (set_data) than when Engine::Create took the module, which "
+          "CUDA graphs do not see; write into the buffer (copy_), or set cuda_graphs=false",
+          buffers_[i].name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 void ModuleBuffers::NoteWrites(const std::vector<bool>& written) {
   for (size_t i = 0; i < written.size(); ++i) {
     changed_[i] = changed_[i] || written[i];
@@ -127,6 +150,7 @@ void ModuleBuffers::NoteWrites(const std::vector<bool>& written) {
 
 void ModuleBuffers::Remember() {
   versions_ = Versions();
+  addresses_ = AddressesOf(buffers_);
   changed_.assign(buffers_.size(), false);
   copies_.clear();
   if (!alone() && policy_ != Policy::kLocal && steps_ < kBufferComparisons) {
@@ -138,6 +162,10 @@ void ModuleBuffers::Remember() {
 void ModuleBuffers::FindChanged() {
   const at::NoGradGuard no_grad;
   NoteWrites(WrittenSince(versions_));
+  const std::vector<const void*> addresses = AddressesOf(buffers_);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    changed_[i] = changed_[i] || addresses[i] != addresses_[i];
+  }
   for (size_t i = 0; i < counters_.size(); ++i) {
     const bool counted = counters_[i] >= 0 && changed_[static_cast<size_t>(counters_[i])];
     changed_[i] = changed_[i] || counted;

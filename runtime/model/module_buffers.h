@@ -38,6 +38,9 @@ class ModuleBuffers {
 
   // Whether this rank's may be another set than the others', at the end of a step.
   bool Changed();
+  // FailedPrecondition names a buffer that is in other memory (set_data) than at first: graphs that
+  // were captured would go on with the old one.
+  absl::Status CheckInPlace() const;
   // Collective, when Changed on any rank: one set for all.
   absl::Status MakeOneSet();
   // Takes the present buffers of the ranks for one set. Called after MakeOneSet too.
@@ -65,8 +68,10 @@ class ModuleBuffers {
   const std::vector<NamedTensor>& buffers_;
   const Policy policy_;
   const Ranks ranks_;
-  std::vector<int64_t> versions_;  // At Remember.
-  std::vector<bool> changed_;      // Since then.
+  const std::vector<const void*> first_addresses_;
+  std::vector<int64_t> versions_;       // At Remember.
+  std::vector<const void*> addresses_;  // At Remember: set_data moves no counter.
+  std::vector<bool> changed_;           // Since then.
   // at::batch_norm writes to buffers and moves no counter of LibTorch's. Those of torch's layers
   // show by the layer's own counter, others in the first steps, in which buffers are compared with
   // copies: they count as changed in every later step.

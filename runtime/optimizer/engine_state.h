@@ -12,6 +12,7 @@
 #include "base/numeric/dtype.h"
 #include "dtrain/engine.h"
 #include "runtime/model/flat_parameters.h"
+#include "runtime/optimizer/step_end.h"
 #include "runtime/plan/layout/shard_plan.h"
 #include "runtime/plan/optimizer/loss_scale.h"
 #include "runtime/shard/live_parameters.h"
@@ -77,6 +78,11 @@ class EngineState {
   // Called before weights and states change, by all ranks `together` in a step, or by one rank
   // alone. Null: nobody reads them meanwhile, as a save in the background does.
   std::function<absl::Status(bool together)> before_update;
+  // Called by all ranks between the agreement of a step and its update, which takes the gradient as
+  // this leaves it. Null: nobody keeps steps, as a step journal does.
+  std::function<void(const StepEnd& end, const GradientMemory& gradient)> keep_step;
+  // Called when that update has ended, before the program can write to a weight. Null likewise.
+  std::function<void()> step_updated;
 
   // The sets of parameters that are gathered: none below stage 3.
   std::vector<LiveParameters*> lives() const {

@@ -117,7 +117,8 @@ std::string Steps(const Config& config) {
 
 std::string Checkpoints(const Config& config, const RunFacts& facts) {
   const int64_t interval = config.checkpoint_interval();
-  std::string text = interval > 0
+  std::string text = config.checkpoint_continuous() ? std::string("one after the other")
+                     : interval > 0
                          ? absl::StrCat("every ", Count(interval, "step"), " and at the end")
                          : std::string("at the end");
   if (const int64_t keep = config.checkpoint_keep(); keep > 0) {
@@ -125,6 +126,12 @@ std::string Checkpoints(const Config& config, const RunFacts& facts) {
     if (const int64_t every = config.checkpoint_keep_every(); every > 0) {
       absl::StrAppend(&text, " and those of each ", WithThousands(every), " steps");
     }
+    if (const BestCheckpointsConfig best = config.checkpoint_best(); best.count > 0) {
+      absl::StrAppend(&text, " and the ", best.count, " best by ", best.metric);
+    }
+  }
+  if (config.checkpoint_journal() != "off") {
+    absl::StrAppend(&text, ", each step between them journalled");
   }
   const std::string& dir = config.checkpoint_dir();
   return absl::StrCat(text, ", in ", dir.empty() ? facts.run_dir + "/checkpoints" : dir);

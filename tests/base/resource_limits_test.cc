@@ -104,6 +104,29 @@ TEST(CheckStack, RefusesOneThatARankWouldOutgrow) {
   EXPECT_THAT(std::string(CheckStack().message()), HasSubstr("1044480 bytes"));
 }
 
+// In a child process: the text for a limit of CPU time, and what the soft limit then is.
+void SayReserve(rlim_t soft, rlim_t hard) {
+  const rlimit given{soft, hard};
+  setrlimit(RLIMIT_CPU, &given);
+  std::fputs(ReserveCpuTime().c_str(), stderr);
+  rlimit now{};
+  getrlimit(RLIMIT_CPU, &now);
+  std::fprintf(stderr, " soft %d", static_cast<int>(now.rlim_cur));
+  _exit(0);
+}
+
+TEST(ReserveCpuTime, LeavesATenthOfAHardLimitAndASoftOneAsItIs) {
+  const auto ended = ::testing::ExitedWithCode(0);
+  EXPECT_EXIT(SayReserve(1000, 1000), ended,
+              "which is 1000 s, is used up but for 100 s, in which a save may end; raise it "
+              "\\(ulimit -t\\) soft 900");
+  EXPECT_EXIT(SayReserve(36000, 36000), ended, "but for 300 s, .* soft 35700");
+  EXPECT_EXIT(SayReserve(500, 1000), ended, "which is 1000 s, is used up but for 500 s.* soft 500");
+  EXPECT_EXIT(SayReserve(500, RLIM_INFINITY), ended,
+              "^the limit of CPU time, which is 500 s, is used up; raise it .* soft 500");
+  EXPECT_EXIT(SayReserve(RLIM_INFINITY, RLIM_INFINITY), ended, "^ soft -1");
+}
+
 TEST(AllowOpenFiles, RaisesTheSoftLimitUpToTheHardOne) {
   const SoftLimit files(RLIMIT_NOFILE, 100);
   const auto after = [](uint64_t more) {

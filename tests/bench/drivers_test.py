@@ -165,6 +165,19 @@ class Results(unittest.TestCase):
             self.assertEqual(report.measured_before(path), {})
             self.assertIn("cores of another): replaced", out.getvalue())
 
+    def test_a_run_without_marks_adds_to_no_marked_results(self):
+        with tempfile.TemporaryDirectory() as folder, \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            path = f"{folder}/r.json"
+            begun(path, ["a.cc"])
+            report.write_results(path, "step", start=[1])
+            # A second marked run may add to it: the marks stay in the file.
+            begun(path, busy=99)
+            self.assertEqual((report.measured_before(path)["start"], out.getvalue()), ([1], ""))
+            begun(path)
+            self.assertEqual(report.measured_before(path), {})
+            self.assertIn("has marks (dirty: a.cc differ from the commit): replaced", out.getvalue())
+
     def test_a_row_taken_again_takes_the_place_of_the_row_before(self):
         before = [{"model": "5M", "ranks": 1, "f": 1}, {"model": "5M", "ranks": 2, "f": 2}]
         taken = [{"model": "5M", "ranks": 2, "f": 3}, {"model": "100M", "ranks": 2, "f": 4}]

@@ -283,6 +283,74 @@ TEST(GptOptionsTest, AFolderThatSaysTiedAndHoldsAHeadOfItsOwnKeepsTheHead) {
   }
 }
 
+// What a run sets beside a file, or alone, and what it then says; "": the run takes it.
+TEST(GptOptionsTest, ASettingOfTheRunHasAnEffectOrIsRefusedByName) {
+  Json gpt2 = SmallGpt2();
+  gpt2["n_ctx"] = 64;
+  gpt2["torch_dtype"] = "bfloat16";  // Of the weights in the file.
+  Json llama = SmallLlama();
+  llama["dtype"] = "bfloat16";
+  Json qwen2 = SmallLlama();
+  qwen2["model_type"] = "qwen2";
+  qwen2["architectures"] = {"Qwen2ForCausalLM"};
+  qwen2["use_sliding_window"] = false;
+  qwen2["sliding_window"] = 32;
+  const struct {
+    const Json& file;
+    std::vector<std::string> sets;
+    std::vector<const char*> named;
+  } cases[] = {
+      {gpt2, {}, {}},
+      {gpt2, {"model.n_ctx=32"}, {"n_ctx is 32 and n_positions is 64"}},
+      {gpt2, {"model.n_positions=32"}, {}},
+      {gpt2, {"model.n_positions=32", "model.n_ctx=32"}, {}},
+      {gpt2, {"model.n_positions=32", "model.n_ctx=64"}, {"n_ctx is 64 and n_positions is 32"}},
+      {gpt2, {"model.torch_dtype=float16"}, {"model.torch_dtype", "computes in float32", "fp16"}},
+      {gpt2, {"model.torch_dtype=float32"}, {}},
+      {gpt2, {"model.dtype=bfloat16"}, {"model.dtype", "computes in float32"}},
+      {gpt2, {"model.dtype=torch.bfloat16", "bf16.enabled=true"}, {}},
+      {gpt2, {"model.max_position_embeddings=32"}, {"max_position_embeddings"}},
+      {gpt2, {"model.hidden_act=gelu"}, {"hidden_act"}},
+      {gpt2, {"model.head_dim=8"}, {"head_dim"}},
+      {gpt2, {"model.attention_bias=false"}, {"attention_bias"}},
+      {gpt2, {"model.mlp_bias=false"}, {"mlp_bias"}},
+      {gpt2, {"model.rms_norm_eps=1e-3"}, {"rms_norm_eps"}},
+      {gpt2, {"model.sliding_window=32"}, {"sliding_window"}},
+      {gpt2, {"model.gradient_checkpointing=true"}, {"activation_checkpointing.mode"}},
+      {gpt2, {"model.gradient_checkpointing=false"}, {}},
+      {llama, {}, {}},
+      {llama, {"model.n_ctx=32"}, {"n_ctx"}},
+      {llama, {"model.n_positions=32"}, {"n_positions"}},
+      {llama, {"model.activation_function=gelu"}, {"activation_function"}},
+      {llama, {"model.layer_norm_epsilon=1e-3"}, {"layer_norm_epsilon"}},
+      {llama, {"model.sliding_window=32"}, {"sliding_window"}},
+      {llama, {"model.attn_implementation=eager"}, {"attn_implementation", "attention_backend"}},
+      {llama, {"model._attn_implementation=eager"}, {"attention_backend"}},
+      {qwen2, {}, {}},
+      {qwen2, {"model.sliding_window=16"}, {"model.sliding_window", "use_sliding_window"}},
+      {qwen2, {"model.max_window_layers=1"}, {"model.max_window_layers", "no effect"}},
+      {qwen2, {"model.use_sliding_window=true"}, {"use_sliding_window"}},
+      {qwen2, {"model.attention_bias=false"}, {"attention_bias"}},
+  };
+  const std::string folder = ::testing::TempDir() + "/effects";
+  std::filesystem::create_directories(folder);
+  for (const auto& c : cases) {
+    std::ofstream(folder + "/config.json") << c.file.dump();
+    std::vector<std::string> sets = {"model.config=" + folder + "/config.json"};
+    sets.insert(sets.end(), c.sets.begin(), c.sets.end());
+    SCOPED_TRACE(absl::StrCat(c.file.at("model_type").dump(), " ", sets.back()));
+    const auto config = dtrain::Config::Parse(
+        R"({"train_batch_size": 1, "data": {"sequence_length": 8}})", "run.json", sets, 1);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto source = ReadModelSource(*config);
+    EXPECT_EQ(source.ok(), c.named.empty()) << source.status();
+    for (const char* const part : c.named) {
+      EXPECT_EQ(dtrain::ExitCodeFor(source.status()), dtrain::kExitUsage);
+      EXPECT_THAT(std::string(source.status().message()), HasSubstr(part));
+    }
+  }
+}
+
 TEST(GptOptionsTest, WhatIsNotSupportedIsRefusedByName) {
   const struct {
     const char* key;

@@ -172,7 +172,7 @@ class BadInput(EndToEnd):
         run_dir = self.train(1, "taken", ["train_steps=1"])
         self.refused("seed", "--fresh", sets=["seed=4"], name="taken", fresh=False)
         for key, sets, says in (
-                ("model", ["model.num_hidden_layers=3"], "its checkpoints fit no other value"),
+                ("model", ["model.num_hidden_layers=3"], "its checkpoints are of one model"),
                 ("optimizer.type", ["seed=2"], "its checkpoints fit no other value"),
                 ("train_steps", ["train_steps=2"], "may change whenever a run is resumed"),
                 ("optimizer.params.l", ["seed=2"], 'nearest known key: "optimizer.params.lr"'),

@@ -77,7 +77,7 @@ class Failures(EndToEnd):
         self.assertIn(str(pids[1]), result.output)
         self.assertIn("SIGKILL", result.output)
         self.assertFalse(os.path.exists(f"/proc/{pids[0]}"), "rank 0 is an orphan")
-        self.assertLess(seconds, 10, "1 s on a quiet machine; ten times that here")
+        self.assertLess(seconds, 10, "not within 10 s")  # launch_test asserts the second.
 
     def test_a_stopped_rank_is_named_with_host_bucket_and_step_at_the_learnt_limit(self):
         run_dir = f"{self.folder}/stopped"
@@ -136,7 +136,7 @@ class Failures(EndToEnd):
             start = time.monotonic()
             process.send_signal(number)
             result = self.finish(process)
-            self.assertLess(time.monotonic() - start, bound_s(30), "1 s on a quiet machine")
+            self.assertLess(time.monotonic() - start, bound_s(30), "the evaluation takes minutes")
             self.assertEqual(result.code, code, result.output)
             self.assertEqual(list(self.losses(run_dir)), [1], "it was not in the evaluation")
             self.assertEqual([r for r in self.records(run_dir) if r["kind"] == "eval"], [])
@@ -146,6 +146,28 @@ class Failures(EndToEnd):
                     2, f"{self.folder}/{folder}", [*SHORT_WINDOWS, "train_steps=3"], program=program))
                 self.assertEqual(result.code, 0, result.output)
             self.assertEqual(self.losses(run_dir), self.losses(f"{run_dir}-straight"))
+
+    def test_a_signal_in_a_step_of_minutes_saves_the_step_before(self):
+        run_dir = self.train(2, "long-step", [*SHORT_WINDOWS, "train_steps=1"])
+        command = self.launch_command(2, run_dir, [
+            *SHORT_WINDOWS, "train_batch_size=400000", "train_steps=2"])
+        process = self.start([*command, "--accept-change", "train_batch_size"])
+        end = time.monotonic() + end_to_end.TIME_BOUND_S
+        while sum(r.get("name") == "first_forward" for r in self.records(run_dir)) < 2:
+            self.assertLess(time.monotonic(), end, "no step begins")
+            time.sleep(0.05)
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        result = self.finish(process)
+        self.assertLess(time.monotonic() - start, bound_s(30), "the step takes minutes")
+        self.assertEqual(result.code, 143, result.output)
+        self.assertIn("after step 1, which is saved", result.output)
+        self.assertEqual(list(self.losses(run_dir)), [1])
+        command = self.launch_command(2, run_dir, [*SHORT_WINDOWS, "train_steps=3"])
+        result = self.run_program([*command, "--accept-change", "train_batch_size"])
+        self.assertEqual(result.code, 0, result.output)
+        straight = self.train(2, "long-step-straight", [*SHORT_WINDOWS, "train_steps=3"])
+        self.assertEqual(self.losses(run_dir), self.losses(straight))
 
     def test_a_second_ctrl_c_stops_at_once(self):
         # interop_train_command_test and terminal_test cover the first signal.

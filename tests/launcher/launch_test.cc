@@ -23,7 +23,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The bound for events that must happen "within 1 s of the failure", with room for a busy machine.
+// For ends that come by themselves: what takes longer on a busy machine hangs. The second that
+// FAILURES.md gives is in AKilledRankEndsTheJobWithinASecondAndLeavesNothing.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
 std::vector<std::string> Two(const std::string& script) {
@@ -94,17 +95,29 @@ TEST(Launch, NamesTheKilledRankAndNotTheVictimThatEndsFirst) {
   EXPECT_THAT(job.Err(), HasSubstr("rank 1 killed by signal 9 (SIGKILL)"));
 }
 
-TEST(Launch, AKilledRankEndsTheJobSoonAndLeavesNothing) {
+// How long a job lasts whose second rank is killed.
+absl::Duration TimeToEndAfterAKill() {
   LaunchedJob job(Two(kForever));
-  ASSERT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "pid"));
+  EXPECT_TRUE(job.AwaitText("run/logs/attempt-0/rank-1.out", "pid"));
   const int pid = PidIn(job.File("run/logs/attempt-0/rank-1.out"));
   const absl::Time killed = absl::Now();
-  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  EXPECT_EQ(kill(pid, SIGKILL), 0);
   EXPECT_EQ(job.Wait(kSoon), 137);
-  RecordProperty("milliseconds", static_cast<int>(absl::ToInt64Milliseconds(absl::Now() - killed)));
+  const absl::Duration lasted = absl::Now() - killed;
   EXPECT_THAT(job.Err(), AllOf(HasSubstr("rank 1 killed by signal 9 (SIGKILL)"),
                                HasSubstr(absl::StrCat("pid ", pid))));
   EXPECT_TRUE(job.AwaitNothingLeft());
+  return lasted;
+}
+
+// A busy machine may hold up one job, but hardly each of ten.
+TEST(Launch, AKilledRankEndsTheJobWithinASecondAndLeavesNothing) {
+  absl::Duration shortest = absl::InfiniteDuration();
+  for (int i = 0; i < 10 && shortest >= absl::Seconds(1); ++i) {
+    shortest = std::min(shortest, TimeToEndAfterAKill());
+  }
+  RecordProperty("milliseconds", static_cast<int>(absl::ToInt64Milliseconds(shortest)));
+  EXPECT_LT(shortest, absl::Seconds(1));
 }
 
 TEST(Launch, KillsRanksThatIgnoreSigtermAfterAFailure) {

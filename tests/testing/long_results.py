@@ -1,4 +1,4 @@
-"""Keeps the last result of the tests that `./dev test` leaves out: `long_results.py JUNIT JSON`.
+"""Keeps the last result of the tests that `./dev test` leaves out: `long_results.py JUNIT JSON COMMAND`.
 
 JUNIT is what `ctest --output-junit` wrote. JSON gets when they ran, at which commit, on what, and of
 each test how long it took and how it ended; a run of some of them alone (`ctest -R`) replaces these
@@ -38,7 +38,7 @@ def merged(before, tests, stamp):
 
 
 def main():
-    junit, path = sys.argv[1:]
+    junit, path, command = sys.argv[1:]
     with open(junit, encoding="utf-8") as file:
         tests = tests_of(file.read())
     if not tests:
@@ -46,7 +46,7 @@ def main():
     before = report.measured_before(path)
     # The load is left out: it does not matter for whether tests pass.
     cores = os.cpu_count()
-    stamp = {"command": "./dev test long", "date": provenance.today(), "commit": provenance.commit(),
+    stamp = {"command": command, "date": provenance.today(), "commit": provenance.commit(),
              "cpu": provenance.cpu_name(), "cores": cores,
              "marks": provenance.marks_of(provenance.changed_files(), 0, cores)}
     path = provenance.kept_path(path, stamp["marks"])

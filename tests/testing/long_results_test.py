@@ -25,7 +25,7 @@ class LongResults(unittest.TestCase):
             file.write(junit(cases))
         return subprocess.run(
             [sys.executable, long_results.__file__, f"{folder}/long.xml",
-             f"{folder}/results/machine/long.json"], capture_output=True, text=True, check=False)
+             f"{folder}/results/machine/long.json", "./dev test long"], capture_output=True, text=True, check=False)
 
     def kept(self, folder):
         with open(f"{folder}/results/machine/long.json", encoding="utf-8") as file:
@@ -45,6 +45,7 @@ class LongResults(unittest.TestCase):
         for row in (kept, *kept["tests"].values()):
             self.assertRegex(row["date"], r"^\d{4}-\d\d-\d\d$")
             self.assertEqual(row["cores"], os.cpu_count())
+            self.assertEqual(row["command"], "./dev test long")
             self.assertIn("commit", row)
 
     def test_a_run_of_some_replaces_these_and_keeps_the_others_with_their_own_date(self):

@@ -45,6 +45,7 @@ KEPT = {
     "CastFromFp8Cuda": "likewise",
     "under_way": "a test checks with it what a ring holds",
     "clients": "a test checks with it that connections are let go",
+    "limits": "tests read with it what a group of GPUs may learn",
 }
 
 

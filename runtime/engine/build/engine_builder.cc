@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -77,6 +78,14 @@ std::vector<std::string> FrozenNames(const EngineState& state) {
     for (const plan::LayoutEntry& entry : state.frozen->flat->layout().entries()) {
       names.push_back(entry.name);
     }
+  }
+  return names;
+}
+
+std::vector<std::string> ParameterNames(const EngineState& state) {
+  std::vector<std::string> names = FrozenNames(state);
+  for (const plan::LayoutEntry& entry : state.flat->layout().entries()) {
+    names.push_back(entry.name);
   }
   return names;
 }
@@ -161,7 +170,10 @@ absl::StatusOr<std::unique_ptr<EngineCore>> EngineBuilder::Build() {
   if (state().live != nullptr || WantsBacktraces()) {
     core_->witness_.WatchAlways();
   }
-  job_.state().engines.push_back({state().options.name, core_->plan_->unmatched_decay()});
+  job_.state().engines.push_back({.name = state().options.name,
+                                  .unmatched_decay = core_->plan_->unmatched_decay(),
+                                  .parameters = ParameterNames(state()),
+                                  .memory = core_->memory_});
   return std::move(core_);
 }
 
@@ -171,6 +183,7 @@ absl::Status EngineBuilder::DescribeModel() {
   state().loss_scale = plan::FirstLossScale(config.precision());
   DT_ASSIGN_OR_RETURN(state().flat, FlatParameters::Describe(module_, ValueType(config), device()));
   DT_RETURN_IF_ERROR(CheckSameModel(job_.group(), *state().flat, zero_.shards_weights));
+  DT_RETURN_IF_ERROR(CheckApartFromOthers());
   Announce(job_.state(), SizeOf(*state().flat));
   WarnOfSlowProducts(job_.state());
   if (zero_.shards_weights) {
@@ -183,6 +196,20 @@ absl::Status EngineBuilder::DescribeModel() {
   if (state().options.flops_per_sample == 0) {
     state().options.flops_per_sample =
         6.0 * static_cast<double>(state().flat->layout().parameter_elements());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineBuilder::CheckApartFromOthers() {
+  const std::string& name = state().options.name;
+  core_->memory_ = std::make_shared<const ModelMemory>(
+      name.empty() ? absl::StrCat("the engine of ", module_.name())
+                   : absl::StrCat("engine \"", name, "\""),
+      state().flat->Tensors());
+  for (const Job::State::EngineFacts& other : job_.state().engines) {
+    if (const auto memory = other.memory.lock()) {
+      DT_RETURN_IF_ERROR(core_->memory_->CheckApart(*memory));
+    }
   }
   return absl::OkStatus();
 }
@@ -414,6 +441,7 @@ void EngineBuilder::MakeBuffers() {
                         : name == "average" ? Policy::kAverage
                                             : Policy::kBroadcast;
   state().local_buffers = policy == Policy::kLocal;
+  core_->watch_.NoteBuffers();
   core_->buffers_ = std::make_unique<ModuleBuffers>(
       state().flat->module_buffers(), policy,
       ModuleBuffers::Ranks{job_.group(), job_.state().device_group.get(), device()});

@@ -34,6 +34,8 @@ class EngineBuilder {
   EngineState& state() { return core_->state_; }
 
   absl::Status DescribeModel();
+  // InvalidArgument: memory that engines which were made before have too.
+  absl::Status CheckApartFromOthers();
   // Decides which rank updates which elements.
   absl::Status PlanUpdate();
   // The states and masters of what this rank owns; then the module's parameters go into the flat

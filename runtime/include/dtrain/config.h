@@ -83,6 +83,13 @@ struct ActivationCheckpointingConfig {
   bool selective(int64_t index) const { return mode == Mode::kSelective && index % every == 0; }
 };
 
+// Checkpoints that stay for their value of a metric.
+struct BestCheckpointsConfig {
+  int64_t count = 0;
+  std::string metric;
+  bool larger_is_better = false;
+};
+
 // Steps that are recorded as a Chrome trace, in RUN_DIR/trace/rank-R.json.
 struct TraceConfig {
   int64_t first_step = 3;  // From 1.
@@ -239,12 +246,19 @@ class Config {
   bool data_document_token_starts() const;  // It is a document's first token, else its last.
 
   // --- Checkpoint.
-  int64_t checkpoint_interval() const;        // Steps; 0: only at the end.
-  int64_t checkpoint_keep() const;            // Newest checkpoints kept; 0: all.
-  int64_t checkpoint_keep_every() const;      // Those of its multiples stay for good; 0: none.
+  int64_t checkpoint_interval() const;    // Steps; 0: only at the end, or continuous.
+  bool checkpoint_continuous() const;     // A save begins when the last one is durable.
+  int64_t checkpoint_keep() const;        // Newest checkpoints kept; 0: all.
+  int64_t checkpoint_keep_every() const;  // Those of its multiples stay for good; 0: none.
+  BestCheckpointsConfig checkpoint_best() const;
   bool checkpoint_async() const;              // Saves are written while training goes on.
   int64_t checkpoint_staging_memory() const;  // Bytes a rank for their copies; 0: automatic.
-  const std::string& checkpoint_dir() const;  // Empty: RUN_DIR/checkpoints.
+  int64_t checkpoint_write_rate() const;      // Bytes a second and rank, in the background; 0: any.
+  const std::string& checkpoint_remote() const;         // A folder or an s3:// URL; "": none.
+  const std::string& checkpoint_journal() const;        // "off", "async" or "sync".
+  const std::string& checkpoint_journal_dtype() const;  // "bf16" or "fp32".
+  double checkpoint_journal_share() const;              // Of the time of steps, for its writes.
+  const std::string& checkpoint_dir() const;            // Empty: RUN_DIR/checkpoints.
   int64_t checkpoint_shard_bytes_max() const;
 
   // --- Comm.

@@ -44,6 +44,8 @@ namespace dtrain {
 
 class EngineCore;   // The parts of an engine: runtime/engine/engine_core.h.
 class EngineState;  // Saved by Checkpointer: runtime/optimizer/engine_state.h.
+struct GradientMemory;
+struct StepEnd;  // Replayed by Checkpointer: runtime/optimizer/step_end.h.
 
 struct EngineOptions {
   // Strict model FLOPs that a sample (a token, for language models) costs, forward and backward
@@ -72,6 +74,14 @@ struct EngineOptions {
   // dropped then. False: the step adds it to its sum of gradients, which is divided by the step's
   // count and in fp16 by the loss scale.
   bool zero_grad = true;
+  // Whether a stop signal may end a step between two micro-batches, within about a second however
+  // long the step is. Otherwise the ranks finish the step first, and the time of grace must be
+  // longer than one. Such a step leaves no trace: Step returns StepReport::stopped,
+  // Job::stop_agreed() is true, and the next MaybeSave saves the step before and ends the run. For
+  // programs that change nothing of their own behind such a report (no average of weights, no
+  // counter that checkpoints hold). In a program with several engines, and in loops of its own,
+  // steps are finished.
+  bool may_leave_step = false;
   // Units of ZeRO stage 3: parameters that are gathered and freed together, a bucket for each unit.
   // At the other stages they are checked and used for nothing. A unit lists modules by their names
   // in torch::nn::Module::named_modules, each with all of its parameters, or parameters; `*` stands
@@ -313,7 +323,10 @@ class Engine {
   // that of one tensor at a time.
   absl::Status WithParameters(absl::FunctionRef<void()> function);
 
+  // For a Checkpointer.
   EngineState& state();
+  absl::Status Replay(const StepEnd& end,
+                      absl::FunctionRef<absl::Status(const GradientMemory&)> fill);
 
  private:
   explicit Engine(std::unique_ptr<EngineCore> core);

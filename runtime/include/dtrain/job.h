@@ -60,10 +60,11 @@ class Job {
   at::Device device() const;
   // Tells the node's agent what this rank does: "data", "forward", ... (never blocks).
   void Beat(const char* phase, int64_t step);
-  // SIGTERM or SIGINT was received by this rank, or agreed on by all. 0: none.
+  // SIGTERM or SIGINT was received by this rank, or agreed on by all; SIGXCPU, which its limit of
+  // CPU time sends, is SIGTERM once it is agreed on. 0: none.
   int stop_signal() const;
-  // Set by the engine: every rank agreed, at the end of a step or between two micro-batches of an
-  // evaluation, to stop because of `signal`.
+  // Set by the engine: every rank agreed, at the end of a step or between two micro-batches, to
+  // stop because of `signal`.
   void AgreeToStop(int signal);
   bool stop_agreed() const;
 

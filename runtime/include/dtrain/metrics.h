@@ -43,6 +43,9 @@ struct StepReport {
   double loss_scale = 1;         // fp16: the loss was multiplied with it before backward.
   // The gradient was not finite, or no sample counted (then `loss` is NaN): nothing was updated.
   Late<bool> skipped = false;
+  // A stop signal has ended the step between two micro-batches (EngineOptions::may_leave_step):
+  // there was no step. `step` is the one before and `loss` NaN; Metrics::Log writes nothing.
+  bool stopped = false;
   double seconds = 0;  // Whole step.
   double data_s = 0;
   double forward_s = 0;
@@ -96,6 +99,9 @@ class Metrics {
   // only. It is recorded and exported as dtrain's own are, and stands in the progress line where
   // metrics.console names it: in its step's line if it is logged before the step's report.
   void Log(absl::string_view name, double value);
+  // The values of the program's own that were logged at the current step, by name; those that are
+  // no numbers are left out. Of rank 0 alone.
+  Json ValuesAtStep() const;
   // A stop signal has ended an evaluation before it had a result: values named eval/ are not
   // recorded from here on. The engine says so.
   void EndEvaluations();

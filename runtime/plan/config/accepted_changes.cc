@@ -12,19 +12,60 @@
 namespace dtrain::plan {
 namespace {
 
-// The keys, and sections with a dot, whose values --accept-change may change. A checkpoint holds
-// the states of its model, precision and optimizer type, and a position in the order of the data
-// that follows from seed and shape, so these are missing here. Files may get other names, because
-// the loader compares their content (corpus_identity.h).
-constexpr absl::string_view kAcceptable[] = {
-    "optimizer.params.", "optimizer.no_weight_decay", "optimizer.param_groups", "scheduler.",
-    "gradient_clipping", "gradient_clipping_value",   "train_batch_size",       "data.train",
-    "deterministic"};
+// The keys, and sections with a dot, whose values --accept-change may change, because checkpoints
+// fit every value: other numbers follow, which the user wants. Files may get other names and
+// another format, because the loader compares their content (corpus_identity.h).
+constexpr absl::string_view kAcceptable[] = {"optimizer.params.",
+                                             "optimizer.no_weight_decay",
+                                             "optimizer.param_groups",
+                                             "scheduler.",
+                                             "gradient_clipping",
+                                             "gradient_clipping_value",
+                                             "train_batch_size",
+                                             "data.train",
+                                             "data.format",
+                                             "data.document_token",
+                                             "data.document_token_place",
+                                             "deterministic",
+                                             "fp16.loss_scale",
+                                             "fp16.loss_scale_window",
+                                             "fp16.hysteresis",
+                                             "fp16.consecutive_hysteresis",
+                                             "fp16.min_loss_scale",
+                                             "bf16.stochastic_rounding",
+                                             "fp8.",
+                                             "zero_optimization.zero_quantized_weights",
+                                             "zero_optimization.zero_quantized_gradients"};
+
+// Why a resumed run keeps the values of all others, whatever the user wants.
+struct Kept {
+  absl::string_view key;  // Or a section with a dot.
+  const char* why;
+};
+constexpr char kModel[] =
+    "its checkpoints are of one model with all of its settings, dropout too; a new run can start "
+    "from their weights (the folder model/ of a checkpoint)";
+constexpr char kData[] =
+    "its checkpoints hold a position in the data, whose order and windows follow from it";
+constexpr Kept kKept[] = {
+    {"model", kModel},
+    {"model.", kModel},
+    {"finetune", kModel},
+    {"finetune.", kModel},
+    {"seed", kData},
+    {"data.sequence_length", kData},
+    {"module_buffers", "it decides which ranks' buffers its checkpoints hold"},
+    {"fp16.initial_scale_power",
+     "it is the scale of the first step alone: a resumed run goes on from the scale that its "
+     "checkpoint holds"}};
+
+bool Fits(absl::string_view item, absl::string_view path) {
+  return absl::EndsWith(item, ".") ? absl::StartsWith(path, item) : path == item;
+}
 
 bool IsListed(absl::string_view path) {
-  return std::any_of(std::begin(kAcceptable), std::end(kAcceptable), [&](absl::string_view item) {
-    return absl::EndsWith(item, ".") ? absl::StartsWith(path, item) : path == item;
-  });
+  return std::any_of(std::begin(kAcceptable), std::end(kAcceptable),
+                     [&](absl::string_view item) { return Fits(item, path); });
 }
 
 }  // namespace
@@ -50,11 +91,16 @@ absl::Status CheckAcceptable(const std::string& key) {
         key));
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "--accept-change %s: a resumed run must keep it, because its checkpoints fit no other value; "
-      "allowed: %s",
-      key, absl::StrJoin(kAcceptable, ", ", [](std::string* out, absl::string_view item) {
+      "--accept-change %s: a resumed run must keep it, because %s; allowed: %s", key, WhyKept(key),
+      absl::StrJoin(kAcceptable, ", ", [](std::string* out, absl::string_view item) {
         absl::StrAppend(out, item, absl::EndsWith(item, ".") ? "*" : "");
       })));
+}
+
+std::string WhyKept(absl::string_view key) {
+  const auto* const found = std::find_if(std::begin(kKept), std::end(kKept),
+                                         [&](const Kept& kept) { return Fits(kept.key, key); });
+  return found != std::end(kKept) ? found->why : "its checkpoints fit no other value";
 }
 
 bool IsAcceptable(const ConfigDifference& difference) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtrain/config.h"
 
 namespace dtrain::plan {
@@ -19,5 +20,8 @@ bool IsAccepted(const ConfigDifference& difference, const std::vector<std::strin
 
 // Whether its key may be accepted at all.
 bool IsAcceptable(const ConfigDifference& difference);
+
+// Why a resumed run must keep the value of a key that may not be accepted: "its checkpoints ...".
+std::string WhyKept(absl::string_view key);
 
 }  // namespace dtrain::plan

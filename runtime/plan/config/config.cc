@@ -148,12 +148,35 @@ bool Config::data_document_token_starts() const {
   return values_->at("data.document_token_place") == "start";
 }
 
-int64_t Config::checkpoint_interval() const { return values_->integer("checkpoint.interval"); }
+int64_t Config::checkpoint_interval() const {
+  return checkpoint_continuous() ? 0 : values_->integer("checkpoint.interval");
+}
+bool Config::checkpoint_continuous() const {
+  return values_->at("checkpoint.interval") == "continuous";
+}
 int64_t Config::checkpoint_keep() const { return values_->integer("checkpoint.keep"); }
 int64_t Config::checkpoint_keep_every() const { return values_->integer("checkpoint.keep_every"); }
-bool Config::checkpoint_async() const { return values_->boolean("checkpoint.async"); }
+BestCheckpointsConfig Config::checkpoint_best() const {
+  return {.count = values_->integer("checkpoint.keep_best"),
+          .metric = values_->text("checkpoint.best_metric"),
+          .larger_is_better = values_->text("checkpoint.best_is") == "largest"};
+}
+bool Config::checkpoint_async() const {
+  return values_->boolean("checkpoint.async") || checkpoint_continuous();
+}
 int64_t Config::checkpoint_staging_memory() const {
   return values_->integer("checkpoint.staging_memory");
+}
+const std::string& Config::checkpoint_remote() const { return values_->text("checkpoint.remote"); }
+int64_t Config::checkpoint_write_rate() const { return values_->integer("checkpoint.write_rate"); }
+const std::string& Config::checkpoint_journal() const {
+  return values_->text("checkpoint.journal");
+}
+const std::string& Config::checkpoint_journal_dtype() const {
+  return values_->text("checkpoint.journal_dtype");
+}
+double Config::checkpoint_journal_share() const {
+  return values_->number("checkpoint.journal_share");
 }
 const std::string& Config::checkpoint_dir() const { return values_->checkpoint_dir; }
 int64_t Config::checkpoint_shard_bytes_max() const {

@@ -149,7 +149,9 @@ std::string AllowedText(const ConfigKey& key) {
   } else if (*key.range != '\0') {
     text += IntervalText(key.range);
   }
-  return (key.flags & kAutoAllowed) != 0 ? text + ", or \"auto\"" : text;
+  absl::StrAppend(&text, (key.flags & kContinuousAllowed) != 0 ? ", or \"continuous\"" : "",
+                  (key.flags & kAutoAllowed) != 0 ? ", or \"auto\"" : "");
+  return text;
 }
 
 std::string ShortJson(const Json& value) {
@@ -188,6 +190,9 @@ bool TakesAuto(const ConfigKey& key) {
 
 absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {
   if (value.is_string() && value == "auto" && TakesAuto(key)) {
+    return value;
+  }
+  if ((key.flags & kContinuousAllowed) != 0 && value == "continuous") {
     return value;
   }
   switch (key.type) {

@@ -249,15 +249,28 @@ constexpr ConfigKey kKeys[] = {
      "Where the separating token is. end: it is the last token of a document, as dtrain data "
      "prepare writes it. start: it is the first token, as in llm.c's FineWeb files (token 50256)."},
     // Checkpoint.
-    {"checkpoint.interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
+    {"checkpoint.interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "",
+     kContinuousAllowed,
      "Saves a checkpoint after every N steps and after the last one. 0 saves only after the last "
-     "step."},
+     "step. \"continuous\" begins the next save when the last one is durable, in the background as "
+     "with checkpoint.async."},
     {"checkpoint.keep", KeyType::kInteger, "3", "[0, inf)", KeyUse::kUsed, "", 0,
      "Number of newest checkpoints to keep. 0 keeps all."},
     {"checkpoint.keep_every", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Keeps for good, beside the newest ones, each checkpoint whose step is a multiple of this "
      "number. 0 keeps none of them."},
-    {"checkpoint.async", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
+    {"checkpoint.keep_best", KeyType::kInteger, "0", "[0, 1000000]", KeyUse::kUsed, "", 0,
+     "Keeps, beside the newest ones, this many checkpoints with the best value of "
+     "checkpoint.best_metric. A checkpoint has the value that was logged at its step; one of a "
+     "step "
+     "without a value is none of the best. 0 keeps none for its value."},
+    {"checkpoint.best_metric", KeyType::kString, "\"eval/loss\"", "", KeyUse::kUsed, "", 0,
+     "Name of the metric that the program logs and by which checkpoint.keep_best chooses."},
+    {"checkpoint.best_is", KeyType::kString, "\"smallest\"", "smallest|largest", KeyUse::kUsed, "",
+     0,
+     "Says which value of checkpoint.best_metric is the best: of a loss the smallest, of an "
+     "accuracy the largest."},
+    {"checkpoint.async", KeyType::kBool, "true", "", KeyUse::kUsed, "", 0,
      "Writes checkpoints while training goes on. A save copies the state ahead of the next update "
      "of the weights, which waits only for what is not copied yet, and a thread of its own writes "
      "the copy. If a save comes due while one is still being written on some rank, it is skipped "
@@ -269,15 +282,46 @@ constexpr ConfigKey kKeys[] = {
      "node, "
      "divided among its ranks. Copied beside it are module buffers, frozen weights, tracked "
      "tensors, what stage 3 gathers, and what a GPU holds."},
+    {"checkpoint.write_rate", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Largest number of bytes a second that a rank writes of a checkpoint in the background, so "
+     "that "
+     "other users of a shared file system are not held up. It does not hold while training waits "
+     "for "
+     "the save: at the end of a run, and in an update for which checkpoint.staging_memory is too "
+     "small. 0 sets no limit."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Folder for checkpoints. A relative path starts from the folder in which the run is started. "
      "If it is empty, checkpoints go to checkpoints/ in the run directory."},
+    {"checkpoint.remote", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
+     "Second place for checkpoints, for nodes whose disks are temporary: a folder on other "
+     "storage, "
+     "or s3://bucket/prefix. Rank 0 copies each durable checkpoint there while training goes on; "
+     "if "
+     "a newer one is durable before that has begun, only the newer one is copied. The same rules "
+     "say which of them are kept. A run that resumes takes the newest checkpoint of both places. "
+     "The last checkpoint is copied before the run ends. Empty: there is none."},
     {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
      0,
      "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "
      "Larger models are split into several files with an index. One tensor is never split."},
-    {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kRefused,
-     "[\"off\"]", 0, "Set it to off: dtrain has no step journal."},
+    {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kUsed, "", 0,
+     "Keeps a journal of the steps between checkpoints, in the folder journal/ beside them, so "
+     "that "
+     "a run resumes behind its last step. Each rank writes its part of each step's reduced "
+     "gradient, and a run that resumes takes the same updates again, with the same bits, on any "
+     "number of ranks. \"async\": a step is durable when the next one ends, so that at most one is "
+     "lost. \"sync\": it is durable when MaybeSave returns. The steps before a durable checkpoint "
+     "are removed. For CPU ranks and optimizers that look at one element at a time: not LAMB, Muon "
+     "or one of the program's own. A journal that fails, or that the disk is too slow for, "
+     "switches itself off with a warning until the next checkpoint."},
+    {"checkpoint.journal_dtype", KeyType::kString, "\"bf16\"", "bf16|fp32", KeyUse::kUsed, "", 0,
+     "Type in which the journal holds gradients. With \"bf16\", 2 bytes a parameter and step, "
+     "every update takes the gradient rounded to bf16. With \"fp32\", 4 bytes, training has the "
+     "bits that it has without a journal."},
+    {"checkpoint.journal_share", KeyType::kNumber, "0.8", "(0, 1]", KeyUse::kUsed, "", 0,
+     "Largest share of the time of 20 steps in which the journal may keep the disk busy. Above it "
+     "the journal switches itself off until the next checkpoint, because training would soon wait "
+     "for the disk. 1 leaves it on."},
     {"checkpoint.tag_validation", KeyType::kString, "\"Warn\"", "Ignore|Warn|Fail",
      KeyUse::kIgnored, "", 0, "All ranks always save under the same name."},
     {"checkpoint.load_universal", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]", 0,
@@ -294,9 +338,9 @@ constexpr ConfigKey kKeys[] = {
     {"bf16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Casts the module's floating-point buffers to bf16. Otherwise they keep the type that the "
      "module gave them, so that tables stay exact and counters do not stop at 256; operations on "
-     "a bf16 tensor and an fp32 buffer then give fp32. The running statistics of torch's BatchNorm "
-     "and InstanceNorm layers always have the type of the layer's weight, because their kernels "
-     "want it. Integer buffers are never cast."},
+     "a bf16 tensor and an fp32 buffer then give fp32. Torch's BatchNorm and InstanceNorm layers "
+     "give what their input has: beside running statistics in fp32 they compute with their weight "
+     "and bias as fp32. Integer buffers are never cast."},
     {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
      "Trains in fp16 with a scaled loss. Master copies and gradient sums are fp32, as with "
      "bf16.enabled, and a CPU may also be slower than in fp32. \"auto\" takes false."},

@@ -51,6 +51,7 @@ struct ConfigKey {
 
 inline constexpr unsigned kAutoAllowed = 1;  // "auto" is filled by the rule in `doc`; TakesAuto.
 inline constexpr unsigned kIdentity = 2;     // Must not change when a run is resumed.
+inline constexpr unsigned kContinuousAllowed = 8;  // "continuous" stands beside the numbers.
 // An object that is as absent when it is empty, its "enabled" is false or "auto", or it holds only
 // such objects.
 inline constexpr unsigned kOffWhenDisabled = 4;

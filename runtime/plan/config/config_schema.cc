@@ -78,6 +78,9 @@ Json KeySchema(const ConfigKey& key) {
   if (TakesAuto(key)) {
     choices.push_back(Json{{"const", "auto"}});
   }
+  if ((key.flags & kContinuousAllowed) != 0) {
+    choices.push_back(Json{{"const", "continuous"}});
+  }
   return Json{{"description", key.doc},
               {"default", Json::parse(key.default_value)},
               {"anyOf", std::move(choices)}};

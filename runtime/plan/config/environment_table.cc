@@ -9,6 +9,7 @@ constexpr VariableGroup kLibrary = VariableGroup::kLibrary;
 constexpr VariableGroup kDeveloper = VariableGroup::kDeveloper;
 
 constexpr char kRanks[] = "ranks";
+constexpr char kObjectStore[] = "checkpoints in S3";
 constexpr char kNone[] = "none";
 
 constexpr EnvironmentVariable kVariables[] = {
@@ -76,6 +77,50 @@ constexpr EnvironmentVariable kVariables[] = {
     {kUser, "LD_LIBRARY_PATH", "installed programs", "a list of folders", kNone,
      "Folders in which the system looks for libraries. An installed program puts LibTorch's folder "
      "first."},
+    {kUser, "AWS_ACCESS_KEY_ID", kObjectStore, "an access key", kNone,
+     "Key with which requests to an object store are signed, together with AWS_SECRET_ACCESS_KEY. "
+     "Without it dtrain looks for keys in the profile, by web identity, at the container's "
+     "endpoint and in the instance's metadata, in this order."},
+    {kUser, "AWS_SECRET_ACCESS_KEY", kObjectStore, "a secret key", kNone,
+     "Secret of AWS_ACCESS_KEY_ID."},
+    {kUser, "AWS_SESSION_TOKEN", kObjectStore, "a token", kNone,
+     "Token of keys that hold for a limited time."},
+    {kUser, "AWS_PROFILE", kObjectStore, "a name", "default",
+     "Profile in the files of the AWS tools."},
+    {kUser, "AWS_SHARED_CREDENTIALS_FILE", kObjectStore, "a file", "~/.aws/credentials",
+     "File of the AWS tools with keys."},
+    {kUser, "AWS_CONFIG_FILE", kObjectStore, "a file", "~/.aws/config",
+     "File of the AWS tools with settings. Its region and endpoint_url are read."},
+    {kUser, "HOME", kObjectStore, "a folder", kNone,
+     "Folder that holds .aws/, the files of the AWS tools."},
+    {kUser, "AWS_REGION", kObjectStore, "a region", "AWS_DEFAULT_REGION", "Region of the bucket."},
+    {kUser, "AWS_DEFAULT_REGION", kObjectStore, "a region", "the profile's, otherwise us-east-1",
+     "Region of the bucket if AWS_REGION is not set."},
+    {kUser, "AWS_ENDPOINT_URL_S3", kObjectStore, "a URL", "AWS_ENDPOINT_URL",
+     "Address of the object store, such as http://minio:9000."},
+    {kUser, "AWS_ENDPOINT_URL", kObjectStore, "a URL", "the profile's, otherwise AWS",
+     "Address of the object store if AWS_ENDPOINT_URL_S3 is not set."},
+    {kUser, "AWS_ENDPOINT_URL_STS", kObjectStore, "a URL", "AWS_ENDPOINT_URL, otherwise AWS",
+     "Address of the service that trades a web identity's token for keys."},
+    {kUser, "AWS_CA_BUNDLE", kObjectStore, "a file", "the system's",
+     "File of certificates to trust."},
+    {kUser, "AWS_WEB_IDENTITY_TOKEN_FILE", kObjectStore, "a file", kNone,
+     "File with the token of a web identity. Kubernetes sets it, together with AWS_ROLE_ARN."},
+    {kUser, "AWS_ROLE_ARN", kObjectStore, "a role", kNone, "Role whose keys a web identity gets."},
+    {kUser, "AWS_ROLE_SESSION_NAME", kObjectStore, "text", "dtrain",
+     "Name of the session with that role."},
+    {kUser, "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", kObjectStore, "a path", kNone,
+     "Path at 169.254.170.2 that gives a container its keys. The container service sets it."},
+    {kUser, "AWS_CONTAINER_CREDENTIALS_FULL_URI", kObjectStore, "a URL", kNone,
+     "Address that gives a container its keys: https, or on this machine."},
+    {kUser, "AWS_CONTAINER_AUTHORIZATION_TOKEN", kObjectStore, "a token", kNone,
+     "Token that is sent to that address."},
+    {kUser, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", kObjectStore, "a file", kNone,
+     "File with the token that is sent to that address."},
+    {kUser, "AWS_EC2_METADATA_DISABLED", kObjectStore, "true", kNone,
+     "Keeps dtrain from asking the instance's metadata for keys."},
+    {kUser, "AWS_EC2_METADATA_SERVICE_ENDPOINT", kObjectStore, "a URL", "http://169.254.169.254",
+     "Address of the instance's metadata."},
     // Set by launchers.
     {kRank, "RANK", kRanks, "an integer, 0 to WORLD_SIZE - 1", "0", "Number of this rank."},
     {kRank, "WORLD_SIZE", kRanks, "an integer, 1 to 1048576", "1", "Number of ranks of the job."},

@@ -73,10 +73,11 @@ void PrintPlan(const MemoryRequest& request) {
   const struct {
     const char* name;
     double bytes;
-  } rows[] = {
-      {"weights", plan.values},  {"gradients", plan.gradients},     {"masters", plan.master},
-      {"moments", plan.moments}, {"buckets", plan.buckets},         {"gathered", plan.live},
-      {"FP8 codes", plan.codes}, {"activations", plan.activations}, {"logits", plan.logits}};
+  } rows[] = {{"weights", plan.values},  {"gradients", plan.gradients},
+              {"masters", plan.master},  {"moments", plan.moments},
+              {"buckets", plan.buckets}, {"gathered", plan.live},
+              {"FP8 codes", plan.codes}, {"activations", plan.activations},
+              {"logits", plan.logits},   {"rounding", plan.rounding}};
   for (const auto& row : rows) {
     if (row.bytes > 0) {
       std::printf("  %-13s %12s\n", row.name, Size(row.bytes).c_str());

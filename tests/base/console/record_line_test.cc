@@ -72,6 +72,17 @@ TEST(FormatRecord, WrapsBetweenWordsOnANarrowTerminal) {
                                                     "  runs/a/checkpoints/s"));
 }
 
+TEST(FormatRecord, SaysWhatWasJournalledAndNotTwiceThatTheJournalIsOff) {
+  EXPECT_EQ(Line(R"({"kind":"event","step":1200,"name":"journal","steps":100,)"
+                 R"("m":{"journal/bytes":1060000000,"journal/seconds":2.5,)"
+                 R"("time/journal_s":0.0123}})"),
+            "journalled 100 steps up to step 1,200 (rank 0: 1.1 GB, 12.3 ms of waiting)");
+  EXPECT_THAT(FormatRecord(Record(R"({"kind":"event","step":9,"name":"journal_off","why":"a",)"
+                                  R"("m":{"journal/off":1}})"),
+                           0),
+              IsEmpty());
+}
+
 TEST(FormatRecord, HasNoneForStepsAndForeignLines) {
   for (const char* text : {R"({"kind":"step","step":1,"m":{}})", R"({"kind":"config"})", "{}"}) {
     EXPECT_THAT(FormatRecord(Record(text), 0), IsEmpty()) << text;

@@ -1,5 +1,5 @@
-// Programs that change their module's parameters around an engine: tie them by memory before
-// Create, or replace, freeze or unfreeze them after it.
+// Programs that change their module's parameters and buffers around an engine: tie them by memory
+// before Create, or replace, freeze or unfreeze them after it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -131,6 +131,32 @@ TEST_F(EngineParametersTest, TheNextStepNamesAWeightThatWasReplaced) {
         net.unregister_module("second");  // The loss still uses it.
       },
       "parameter second.weight is no longer in the module");
+}
+
+TEST_F(EngineParametersTest, TheNextStepNamesABufferThatIsNoLongerTheOneOfCheckpoints) {
+  ExpectRefused([](Net& net) { net.second->register_buffer("late", at::ones({2})); },
+                "buffer second.late was not in the module when");
+  ExpectRefused([](Net& net) { net.scale.set_data(at::ones({1})); },
+                "buffer scale is Float [1] on cpu and was Float [8] on cpu when");
+  ExpectRefused([](Net& net) { net.scale.set_data(at::ones({8}, at::kDouble)); },
+                "buffer scale is Double [8] on cpu and was Float [8] on cpu when");
+}
+
+// A closure that gives a buffer another shape: the step is refused, and leaves it as it was.
+TEST_F(EngineParametersTest, AStepThatReshapesABufferPutsItBack) {
+  const auto job = MakeJob({});
+  Net net;
+  const auto engine = *Engine::Create(*job, net);
+  Rows rows;
+  const auto report = engine->Step(rows, [&](const at::Tensor& x) {
+    net.scale.set_data(at::full({1}, 3.0));
+    return Loss(net.Loss(x), x.size(0));
+  });
+  EXPECT_TRUE(absl::IsFailedPrecondition(report.status())) << report.status();
+  EXPECT_TRUE(net.scale.equal(at::ones({8}))) << net.scale;
+  const auto next =
+      engine->Step(rows, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
+  EXPECT_TRUE(next.ok()) << next.status();
 }
 
 TEST_F(EngineParametersTest, AFlagThatIsBackBeforeTheStepDisturbsNothing) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+
 #include "ATen/ATen.h"
 #include "absl/strings/str_cat.h"
 #include "dtrain/engine.h"
@@ -240,6 +243,52 @@ TEST_P(PrecisionTypes, NormLayersOfTorchTrainAndEvaluate) {
       EXPECT_FALSE(model.batch->running_mean.eq(0).all().item<bool>());
     }
   }
+}
+
+// Statistics that a 2-byte type could not follow, beside their exact values: of a batch that stays
+// the same the running mean after n steps is its mean times 1 - (1 - momentum)^n.
+TEST_P(PrecisionTypes, StatisticsOfNormLayersStayFp32AndFollowSmallChanges) {
+  constexpr double kMomentum = 0.001;
+  constexpr int kSteps = 200;
+  for (const bool cast : {false, true}) {
+    auto job = MakeJob({absl::StrCat(GetParam(), ".enabled=true"),
+                        absl::StrCat(GetParam(), ".cast_buffers=", cast ? "true" : "false"),
+                        "fp16.initial_scale_power=4"});
+    ASSERT_TRUE(job.ok()) << job.status();
+    torch::nn::BatchNorm1d batch(torch::nn::BatchNorm1dOptions(3).momentum(kMomentum));
+    auto engine = Engine::Create(**job, *batch);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const at::ScalarType type = batch->weight.scalar_type();
+    EXPECT_EQ(type, std::string(GetParam()) == "bf16" ? at::kBFloat16 : at::kHalf);
+    EXPECT_EQ(batch->running_mean.scalar_type(), cast ? type : at::kFloat);
+    EXPECT_EQ(batch->running_var.scalar_type(), cast ? type : at::kFloat);
+    const at::Tensor x = at::arange(1, 13, at::kFloat).view({4, 3}).to(type);
+    const at::Tensor weight = batch->weight.detach().clone();
+    Inputs inputs;
+    for (int step = 0; step < kSteps; ++step) {
+      const auto report = (*engine)->Step(inputs, [&](const at::Tensor&) {
+        return Loss(batch(x).mul(x).square().sum(at::kFloat), 4);
+      });
+      ASSERT_TRUE(report.ok()) << report.status();
+    }
+    EXPECT_FALSE(batch->weight.equal(weight)) << "its gradient comes through";
+    const at::Tensor exact = x.to(at::kDouble).mean(0) * (1 - std::pow(1 - kMomentum, kSteps));
+    EXPECT_EQ(at::allclose(batch->running_mean.to(at::kDouble), exact, 1e-4), !cast)
+        << batch->running_mean << " and not " << exact;
+  }
+}
+
+TEST_F(PrecisionTest, AFixedLossScaleOfTheConfigurationHoldsWhateverACheckpointHad) {
+  auto job = MakeJob({"fp16.enabled=true", "fp16.loss_scale=8"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  Net net;
+  auto engine = Engine::Create(**job, net);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  (*engine)->state().loss_scale.scale = 128;  // As a restore puts it.
+  Inputs inputs;
+  const auto report = (*engine)->Step(inputs, [&](const at::Tensor& x) { return net.Loss(x); });
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->loss_scale, 8);
 }
 
 TEST_F(PrecisionTest, AnOverflowSkipsTheStepHalvesTheScaleAndIsNamed) {

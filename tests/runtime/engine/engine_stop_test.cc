@@ -1,15 +1,25 @@
-// A stop signal before the first step, when there is nothing to save, and after it.
+// A stop signal before the first step, when there is nothing to save, and in a step of many
+// micro-batches, which the ranks leave together.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/file.h"
 #include "base/status.h"
+#include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "runtime/job/stop_signal.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
+#include "tests/runtime/testing/rank_numbers.h"
 
 namespace dtrain::engine_stop_test {
 namespace {
@@ -44,6 +54,195 @@ TEST(StopSignalBeforeTraining, EndsARankAtOnceAndIsNotedFromTheFirstStepOn) {
     EXPECT_EQ(results[0].status.ok(), trains) << results[0].status;
     EXPECT_EQ(results[0].exit_code, trains ? kExitOk : kExitTemporary);
   }
+}
+
+constexpr int kMicroBatches = 60;
+
+// Another batch at each call, of which each rank takes its own.
+class Counted final : public Tracked {
+ public:
+  explicit Counted(int rank) : rank_(rank) {}
+  absl::StatusOr<at::Tensor> Next() { return at::full({2}, (3 * call_++ + rank_) % 7, at::kLong); }
+  int64_t calls() const { return call_; }
+  Json SaveState() const override { return {{"call", call_}}; }
+  absl::Status RestoreState(const Json& state) override {
+    call_ = state.at("call").get<int64_t>();
+    return absl::OkStatus();
+  }
+
+ private:
+  const int rank_;
+  int64_t call_ = 0;
+};
+
+struct Stop {
+  int in_step = 0;  // 0: none comes.
+  int stage = 0;
+  bool may_leave = true;
+  bool with_another_engine = false;
+};
+
+absl::Status Expect(bool holds, const std::string& what) {
+  return holds ? absl::OkStatus() : absl::InternalError(what);
+}
+
+// What a training of two steps looks like from a rank of its own.
+class Training {
+ public:
+  Training(RankContext& context, const Stop& stop)
+      : context_(context), stop_(stop), source_(context.rank) {}
+
+  absl::Status Make(const std::string& folder, const std::string& checkpoints) {
+    DT_ASSIGN_OR_RETURN(
+        job_, testing::MakeChainJob(&context_, folder,
+                                    {.stage = stop_.stage,
+                                     .accumulation = kMicroBatches,
+                                     .more = {absl::StrCat("checkpoint.dir=", checkpoints)}}));
+    EngineOptions options;
+    options.may_leave_step = stop_.may_leave;
+    DT_ASSIGN_OR_RETURN(engine_, Engine::Create(*job_, model_, options));
+    if (stop_.with_another_engine) {
+      DT_ASSIGN_OR_RETURN(another_, Engine::Create(*job_, another_model_, options));
+    }
+    DT_ASSIGN_OR_RETURN(checkpoints_, Checkpointer::Open(*job_));
+    checkpoints_->Track("engine", *engine_);
+    checkpoints_->Track("data", source_);
+    return checkpoints_->RestoreLatest();
+  }
+
+  // The signal comes to the last rank alone, in the third micro-batch of its step.
+  absl::StatusOr<StepReport> Step(int step) {
+    calls_ = 0;
+    auto report = engine_->Step(source_, [&](const at::Tensor& tokens) {
+      absl::SleepFor(absl::Milliseconds(20));  // A micro-batch that lasts.
+      if (++calls_ == 3 && step == stop_.in_step && context_.rank == context_.size - 1) {
+        raise(SIGTERM);
+      }
+      return Loss(model_.Loss(tokens), tokens.numel());
+    });
+    if (report.ok()) {
+      job_->metrics().Log(*report);
+    }
+    return report;
+  }
+
+  // All is as before the step that was left, and its end as the end of the step before.
+  absl::Status ExpectLeft(const StepReport& report, int before) {
+    DT_RETURN_IF_ERROR(Expect(report.stopped && report.skipped && std::isnan(double{report.loss}) &&
+                                  report.step == before && engine_->step() == before,
+                              absl::StrCat("a report of step ", report.step)));
+    DT_RETURN_IF_ERROR(
+        Expect(calls_ >= 3 && calls_ < kMicroBatches, absl::StrCat("left after ", calls_)));
+    DT_RETURN_IF_ERROR(Expect(source_.calls() == before * kMicroBatches, "the data's position"));
+    DT_RETURN_IF_ERROR(Expect(job_->stop_agreed() && job_->stop_signal() == SIGTERM, "the signal"));
+    const absl::Status end = checkpoints_->MaybeSave(engine_->step());
+    const std::string saved = absl::StrCat("after step ", before, ", which is saved");
+    return Expect(absl::IsCancelled(end) && end.message().find(saved) != std::string::npos,
+                  end.ToString());
+  }
+
+  Job& job() { return *job_; }
+  int calls() const { return calls_; }
+
+ private:
+  RankContext& context_;
+  const Stop stop_;
+  Chain model_, another_model_;
+  Counted source_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Engine> engine_, another_;
+  std::unique_ptr<Checkpointer> checkpoints_;
+  int calls_ = 0;
+};
+
+// The losses of two steps on `ranks` ranks, of which a program goes on after the step that is left.
+std::vector<double> LossesWith(int ranks, const Stop& stop) {
+  const testing::TempFolder shared;
+  return testing::NumbersOf(
+      ranks, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+        at::set_num_threads(1);
+        InstallStopSignals();
+        const testing::TempFolder folder;
+        Training training(context, stop);
+        DT_RETURN_IF_ERROR(training.Make(folder.path(), absl::StrCat(shared.path(), "/saved")));
+        for (int step = 1; step <= 2; ++step) {
+          DT_ASSIGN_OR_RETURN(StepReport report, training.Step(step));
+          const bool leaves = step == stop.in_step && stop.may_leave && !stop.with_another_engine;
+          if (leaves) {
+            DT_RETURN_IF_ERROR(training.ExpectLeft(report, step - 1));
+            DT_ASSIGN_OR_RETURN(report, training.Step(0));
+          }
+          DT_RETURN_IF_ERROR(Expect(
+              !report.stopped && training.calls() == kMicroBatches && report.step == step,
+              absl::StrCat("step ", step, " ended after ", training.calls(), " micro-batches")));
+          numbers.push_back(report.loss);
+        }
+        training.job().metrics().Flush();
+        DT_ASSIGN_OR_RETURN(
+            const std::string records,
+            ReadFile(absl::StrCat(folder.path(), "/metrics/rank-", context.rank, ".jsonl")));
+        size_t steps = 0;
+        for (size_t at = 0; (at = records.find("time/step_s", at)) != std::string::npos; ++at) {
+          ++steps;
+        }
+        return Expect(steps == 2, records);
+      });
+}
+
+TEST(StopSignalInAStep, IsSeenWithinASecondAndTheStepLeavesNoTrace) {
+  for (const int ranks : {1, 2}) {
+    const std::vector<double> whole = LossesWith(ranks, {});
+    ASSERT_EQ(whole.size(), 2U);
+    EXPECT_EQ(LossesWith(ranks, {.in_step = 2}), whole) << ranks;
+    EXPECT_EQ(LossesWith(ranks, {.in_step = 1}), whole) << "the first step, " << ranks;
+  }
+}
+
+TEST(StopSignalInAStep, IsSeenAtTheOtherStagesToo) {
+  for (const int stage : {2, 3}) {
+    const std::vector<double> whole = LossesWith(2, {.stage = stage});
+    EXPECT_EQ(LossesWith(2, {.in_step = 2, .stage = stage}), whole) << stage;
+  }
+}
+
+// What such a program does behind a step belongs to that step.
+TEST(StopSignalInAStep, WaitsForItsEndWithoutTheOptionAndWhereThereAreSeveralEngines) {
+  EXPECT_EQ(LossesWith(2, {.in_step = 2, .may_leave = false}).size(), 2U);
+  EXPECT_EQ(LossesWith(1, {.in_step = 2, .with_another_engine = true}).size(), 2U);
+}
+
+// Collectives of three steps of eight micro-batches.
+TEST(StopSignalInAStep, CostsNoCollectiveInAStepThatIsShort) {
+  std::vector<std::vector<double>> calls;
+  for (const bool may_leave : {false, true}) {
+    calls.push_back(testing::NumbersOf(
+        2, [&](RankContext& context, std::vector<double>& numbers) -> absl::Status {
+          at::set_num_threads(1);
+          const testing::TempFolder folder;
+          DT_ASSIGN_OR_RETURN(auto job, testing::MakeChainJob(&context, folder.path(),
+                                                              {.stage = 0, .accumulation = 8}));
+          Chain model;
+          EngineOptions options;
+          options.may_leave_step = may_leave;
+          DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model, options));
+          Counted source(context.rank);
+          for (int step = 0; step < 3; ++step) {
+            const uint64_t before = job->group().sequence();
+            DT_RETURN_IF_ERROR(engine
+                                   ->Step(source,
+                                          [&](const at::Tensor& tokens) {
+                                            return Loss(model.Loss(tokens), tokens.numel());
+                                          })
+                                   .status());
+            numbers.push_back(static_cast<double>(job->group().sequence() - before));
+          }
+          return absl::OkStatus();
+        }));
+  }
+  ASSERT_EQ(calls[1].size(), 3U);
+  EXPECT_GE(calls[1][0], calls[0][0]) << "the first step, of which nobody knows how long it lasts";
+  EXPECT_EQ(calls[1][1], calls[0][1]);
+  EXPECT_EQ(calls[1][2], calls[0][2]);
 }
 
 }  // namespace

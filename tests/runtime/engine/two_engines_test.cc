@@ -202,9 +202,9 @@ TEST(TwoEnginesTest, AlsoWithMicroBatches) {
 }
 
 // Two engines, the discriminator's the second, and what their creation or their first step says.
-std::string SaidWith(const std::string& groups, Pair& pair) {
+std::string SaidWith(const std::string& setting, Pair& pair) {
   const testing::TempFolder folder;
-  auto job = *MakeJob(nullptr, folder.path(), {.more = {"optimizer.param_groups=" + groups}});
+  auto job = *MakeJob(nullptr, folder.path(), {.more = {setting}});
   EngineOptions options;
   options.name = "generator";
   const auto generator = Engine::Create(*job, pair.generator, options);
@@ -222,10 +222,17 @@ std::string SaidWith(const std::string& groups, Pair& pair) {
     const absl::Status stepped = StepOf(*engine, source, {}, [&](const at::Tensor& z) {
       return engine == generator->get() ? pair.OfGenerator(z) : pair.OfDiscriminator(z);
     });
-    EXPECT_TRUE(stepped.ok()) << stepped;
+    if (!stepped.ok()) {
+      ::testing::internal::GetCapturedStderr();
+      EXPECT_TRUE(absl::IsInvalidArgument(stepped)) << stepped;
+      return std::string(stepped.message());
+    }
   }
   return ::testing::internal::GetCapturedStderr();
 }
+
+constexpr char kGroups[] = "optimizer.param_groups=";
+constexpr char kNotDecayed[] = "optimizer.no_weight_decay=";
 
 TEST(TwoEnginesTest, AGroupOfSettingsMayBeForOneOfThem) {
   at::set_num_threads(1);
@@ -233,9 +240,10 @@ TEST(TwoEnginesTest, AGroupOfSettingsMayBeForOneOfThem) {
   const at::Tensor out = pair.discriminator.out.detach().clone();
   const at::Tensor weight = pair.discriminator.weight.detach().clone();
   const at::Tensor made = pair.generator.weight.detach().clone();
-  const std::string said = SaidWith(R"([{"engine":"discriminator","params":["out"],"lr":0},)"
-                                    R"({"engine":"generator","params":["weight"],"lr":0}])",
-                                    pair);
+  const std::string said =
+      SaidWith(absl::StrCat(kGroups, R"([{"engine":"discriminator","params":["out"],"lr":0},)",
+                            R"({"engine":"generator","params":["weight"],"lr":0}])"),
+               pair);
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("param_groups")));
   EXPECT_TRUE(pair.discriminator.out.equal(out));
   EXPECT_FALSE(pair.discriminator.weight.equal(weight));
@@ -245,17 +253,142 @@ TEST(TwoEnginesTest, AGroupOfSettingsMayBeForOneOfThem) {
 TEST(TwoEnginesTest, APatternThatOneOfThemHasNothingForNamesIt) {
   at::set_num_threads(1);
   Pair pair;
-  EXPECT_THAT(SaidWith(R"([{"params":["out"],"lr":0}])", pair),
+  EXPECT_THAT(SaidWith(absl::StrCat(kGroups, R"([{"params":["out"],"lr":0}])"), pair),
               ::testing::AllOf(::testing::HasSubstr("\"out\" names no trainable parameter of "
                                                     "engine \"generator\""),
                                ::testing::HasSubstr("\"engine\": \"NAME\"")));
-  EXPECT_THAT(SaidWith(R"([{"engine":"discriminator","params":["bias"],"lr":0}])", pair),
-              ::testing::HasSubstr("\"bias\" names no trainable parameter of engine "
-                                   "\"discriminator\""));
-  Pair another;
-  EXPECT_THAT(SaidWith(R"([{"engine":"generatr","params":["bias"],"lr":0}])", another),
-              ::testing::HasSubstr("optimizer.param_groups[0].engine \"generatr\" is the name of "
-                                   "no engine so far"));
+  EXPECT_THAT(
+      SaidWith(absl::StrCat(kGroups, R"([{"engine":"discriminator","params":["bias"],"lr":0}])"),
+               pair),
+      ::testing::HasSubstr("\"bias\" names no trainable parameter of engine \"discriminator\""));
+}
+
+// Known when the first step begins: it would train with other settings than meant.
+TEST(TwoEnginesTest, ASettingThatHoldsForNoEngineIsRefusedBeforeAWeightChanges) {
+  at::set_num_threads(1);
+  const struct {
+    std::string setting, says;
+  } cases[] = {
+      {absl::StrCat(kGroups, R"([{"engine":"generatr","params":["bias"],"lr":0}])"),
+       "optimizer.param_groups[0].engine \"generatr\" is the name of no engine"},
+      {absl::StrCat(kNotDecayed, R"(["bias","*.bais"])"),
+       "optimizer.no_weight_decay: \"*.bais\" names no parameter of any engine; nearest: bias"}};
+  for (const auto& c : cases) {
+    Pair pair;
+    const at::Tensor made = pair.generator.weight.detach().clone();
+    const std::string said = SaidWith(c.setting, pair);
+    EXPECT_THAT(said, ::testing::HasSubstr(c.says));
+    EXPECT_THAT(said, ::testing::HasSubstr("called \"generator\", \"discriminator\""));
+    EXPECT_TRUE(pair.generator.weight.equal(made)) << c.setting;
+  }
+  // Each pattern is of one of them.
+  Pair pair;
+  EXPECT_EQ(SaidWith(absl::StrCat(kNotDecayed, R"(["bias","out"])"), pair), "");
+}
+
+TEST(TwoEnginesTest, ANamedEngineAloneHasToHaveWhatTheListsName) {
+  at::set_num_threads(1);
+  for (const bool halves : {false, true}) {
+    const testing::TempFolder folder;
+    auto job =
+        *MakeJob(nullptr, folder.path(), {.more = {absl::StrCat(kNotDecayed, R"(["outt"])")}});
+    Pair pair;
+    EngineOptions options;
+    options.name = "discriminator";
+    const auto engine = Engine::Create(*job, pair.discriminator, options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    Source source;
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status stepped =
+          StepOf(**engine, source, {.halves = halves},
+                 [&](const at::Tensor& z) { return pair.OfDiscriminator(z); });
+      EXPECT_TRUE(absl::IsInvalidArgument(stepped)) << stepped;
+      EXPECT_THAT(std::string(stepped.message()), ::testing::HasSubstr("nearest: out"));
+    }
+    EXPECT_EQ((*engine)->step(), 0);
+  }
+}
+
+// Two modules, and how the second one is tied to the first before any engine is made.
+struct Tied {
+  const char* what;
+  std::function<void(Generator& first, Discriminator& second)> tie;
+  std::string says;  // "": nothing is tied that would come apart.
+};
+
+std::vector<Tied> WaysToTie() {
+  const auto says = [](const std::string& mine, const std::string& other) {
+    return absl::StrCat(mine, " of engine \"second\" and ", other,
+                        " of engine \"first\", which was made before, share memory");
+  };
+  return {{"nothing", [](Generator&, Discriminator&) {}, ""},
+          {"set_data",
+           [](Generator& first, Discriminator& second) {
+             const at::NoGradGuard no_grad;
+             second.out.set_data(first.weight.view({-1}).narrow(0, 2, 5));
+           },
+           says("parameter out", "parameter weight")},
+          {"a frozen one",
+           [](Generator& first, Discriminator& second) {
+             const at::NoGradGuard no_grad;
+             second.out.set_data(first.weight.view({-1}).narrow(0, 2, 5));
+             second.out.set_requires_grad(false);
+           },
+           says("parameter out", "parameter weight")},
+          {"two frozen ones",
+           [](Generator& first, Discriminator& second) {
+             const at::NoGradGuard no_grad;
+             first.weight.set_requires_grad(false);
+             second.out.set_data(first.weight.view({-1}).narrow(0, 2, 5));
+             second.out.set_requires_grad(false);
+           },
+           ""},
+          {"a buffer",
+           [](Generator& first, Discriminator& second) {
+             second.register_buffer("seen", first.bias.detach());
+           },
+           says("buffer seen", "parameter bias")},
+          {"one tensor",
+           [](Generator& first, Discriminator& second) {
+             second.register_parameter("shared", first.bias);
+           },
+           says("parameter shared", "parameter bias")},
+          {"columns of one matrix, which share nothing",
+           [](Generator& first, Discriminator& second) {
+             const at::NoGradGuard no_grad;
+             const at::Tensor both = at::randn({5, 4});
+             second.out.set_data(both.select(1, 0));
+             first.bias.set_data(both.narrow(0, 0, 3).select(1, 1));
+           },
+           ""}};
+}
+
+TEST(TwoEnginesTest, WeightsThatTheirModulesShareAreRefusedByBothNames) {
+  at::set_num_threads(1);
+  for (const Tied& way : WaysToTie()) {
+    for (const bool first_lives : {true, false}) {
+      const testing::TempFolder folder;
+      auto job = *MakeJob(nullptr, folder.path(), {});
+      Generator one;
+      Discriminator other;
+      way.tie(one, other);
+      EngineOptions options;
+      options.name = "first";
+      auto first = Engine::Create(*job, one, options);
+      ASSERT_TRUE(first.ok()) << first.status() << way.what;
+      if (!first_lives) {
+        first->reset();
+      }
+      options.name = "second";
+      const auto second = Engine::Create(*job, other, options);
+      EXPECT_EQ(second.ok(), way.says.empty() || !first_lives) << way.what << second.status();
+      if (!second.ok()) {
+        EXPECT_TRUE(absl::IsInvalidArgument(second.status())) << second.status();
+        EXPECT_THAT(std::string(second.status().message()), ::testing::HasSubstr(way.says))
+            << way.what;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -107,11 +107,11 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
   ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({})).ok());
   TakeStep(path);
   const std::pair<const char*, const char*> keys[] = {
-      {"model", "its checkpoints fit no other value; allowed: optimizer.params.*"},
-      {"model.hidden_size", "its checkpoints fit no other value"},
+      {"model", "its checkpoints are of one model with all of its settings, dropout too; a new "},
+      {"model.hidden_size", "its checkpoints are of one model"},
       {"optimizer.type", "its checkpoints fit no other value"},
       {"bf16.enabled", "its checkpoints fit no other value"},
-      {"seed", "its checkpoints fit no other value"},
+      {"seed", "its checkpoints hold a position in the data"},
       {"train_steps", "may change whenever a run is resumed; leave the option out"},
       {"optimizer.params.l", "unknown key; nearest known key: \"optimizer.params.lr\""}};
   for (const auto& [key, says] : keys) {
@@ -119,6 +119,21 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
     EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument) << key;
     EXPECT_THAT(std::string(run.status().message()), HasSubstr(says)) << key;
   }
+  // The refusal of a changed value has the same reason, and what can be done.
+  const auto dropout = PrepareRunDirectory({.path = path}, Make({"model.attn_pdrop=0.2"}));
+  EXPECT_THAT(
+      std::string(dropout.status().message()),
+      HasSubstr("model.attn_pdrop was absent, now 0.2, which a resumed run must keep, because "
+                "its checkpoints are of one model with all of its settings, dropout too; a "
+                "new run can start from their weights (the folder model/ of a checkpoint); "
+                "set it back, choose another by --run-dir DIR"));
+  const auto power = PrepareRunDirectory({.path = path}, Make({"fp16.initial_scale_power=8"}));
+  EXPECT_THAT(std::string(power.status().message()),
+              HasSubstr("the scale of the first step alone"));
+  const auto scale = PrepareRunDirectory({.path = path}, Make({"fp16.loss_scale=128"}));
+  EXPECT_THAT(std::string(scale.status().message()),
+              HasSubstr("fp16.loss_scale was 0, now 128; accept it by --accept-change "
+                        "fp16.loss_scale, choose another"));
   // A difference that cannot be accepted is named even behind one that can.
   const auto both = PrepareRunDirectory({.path = path, .accept_changes = {}},
                                         Make({"optimizer.params.lr=0.5", "model.layers=3"}));

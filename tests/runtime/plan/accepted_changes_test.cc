@@ -3,9 +3,11 @@
 #include "runtime/plan/config/accepted_changes.h"
 
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan::accepted_changes_test {
 namespace {
@@ -19,20 +21,64 @@ std::string Refused(const std::string& key) {
 }
 
 TEST(AcceptedChanges, RatesSchedulesAndBatchesMayChangeOnPurpose) {
-  for (const char* const key :
-       {"optimizer.params.lr", "optimizer.params", "optimizer.no_weight_decay", "scheduler",
-        "scheduler.type", "scheduler.params.warmup_num_steps", "gradient_clipping",
-        "gradient_clipping_value", "train_batch_size", "data.train", "data", "deterministic"}) {
+  for (const char* const key : {"optimizer.params.lr",
+                                "optimizer.params",
+                                "optimizer.no_weight_decay",
+                                "scheduler",
+                                "scheduler.type",
+                                "scheduler.params.warmup_num_steps",
+                                "gradient_clipping",
+                                "gradient_clipping_value",
+                                "train_batch_size",
+                                "data.train",
+                                "data",
+                                "deterministic",
+                                "data.format",
+                                "data.document_token",
+                                "fp16.loss_scale",
+                                "fp16.loss_scale_window",
+                                "fp16.hysteresis",
+                                "fp16.consecutive_hysteresis",
+                                "fp16.min_loss_scale",
+                                "fp8.scaling",
+                                "fp8",
+                                "bf16.stochastic_rounding",
+                                "zero_optimization.zero_quantized_weights",
+                                "zero_optimization.zero_quantized_gradients"}) {
     EXPECT_TRUE(CheckAcceptable(key).ok()) << key << ": " << CheckAcceptable(key);
   }
 }
 
-TEST(AcceptedChanges, WhatTheCheckpointIsMadeOfMayNot) {
-  for (const char* const key : {"optimizer.type", "model", "model.hidden_size", "seed",
-                                "data.sequence_length", "bf16.enabled", "fp16.enabled"}) {
-    EXPECT_THAT(Refused(key), HasSubstr("its checkpoints fit no other value; allowed: "
-                                        "optimizer.params.*, optimizer.no_weight_decay"))
-        << key;
+TEST(AcceptedChanges, WhatTheCheckpointIsMadeOfMayNotAndTheReasonIsItsOwn) {
+  const std::pair<const char*, const char*> keys[] = {
+      {"optimizer.type", "because its checkpoints fit no other value; allowed: "},
+      {"optimizer.skip_unused_parameters", "because its checkpoints fit no other value; allowed: "},
+      {"bf16.enabled", "because its checkpoints fit no other value; allowed: optimizer.params.*"},
+      {"fp16.enabled", "because its checkpoints fit no other value; "},
+      {"bf16.cast_buffers", "because its checkpoints fit no other value; "},
+      {"bf16.bf16_optimizer_states", "because its checkpoints fit no other value; "},
+      {"model", "because its checkpoints are of one model with all of its settings, dropout too; "},
+      {"model.hidden_size", "because its checkpoints are of one model with all of its settings"},
+      {"model.attn_pdrop", "dropout too; a new run can start from their weights"},
+      {"finetune.lora.lora_dropout", "dropout too; a new run can start from their weights"},
+      {"seed", "because its checkpoints hold a position in the data, whose order and windows"},
+      {"data.sequence_length", "because its checkpoints hold a position in the data"},
+      {"module_buffers", "because it decides which ranks' buffers its checkpoints hold"},
+      {"fp16.initial_scale_power",
+       "because it is the scale of the first step alone: a resumed run goes on from the scale"}};
+  for (const auto& [key, says] : keys) {
+    EXPECT_THAT(Refused(key), HasSubstr(says)) << key;
+  }
+}
+
+// Every key that a resumed run is compared by is of one of the two kinds, and of one alone.
+TEST(AcceptedChanges, EachKeyOfARunHasAReasonOrMayChange) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    if ((key.flags & kIdentity) != 0) {
+      const bool may = CheckAcceptable(key.path).ok();
+      const std::string reason = may ? "" : Refused(key.path);
+      EXPECT_TRUE(may || reason.find("because it") != std::string::npos) << key.path << reason;
+    }
   }
 }
 

@@ -131,13 +131,21 @@ TEST(ConfigTableTest, WhatAKeyMayBeReadsAsWords) {
       {"comm.timeout_s", "a number above 0, up to 86400"},
       {"comm.transport", "one of auto, shm, tcp, rdma"},  // Without nccl, which is refused.
       {"gradient_allreduce_op", "mean"},                  // The only one that is not refused.
-      {"checkpoint.journal", "off"},
+      {"checkpoint.journal", "one of off, async, sync"},
       {"checkpoint.dir", "a string"},
       {"seed", "an integer, 0 or more"},
       {"deterministic", "true or false"}};
   for (const auto& [path, text] : texts) {
     EXPECT_EQ(AllowedText(*FindConfigKey(path)), text) << path;
   }
+}
+
+// A message shows a value of up to 80 letters; of a longer one it shows the beginning.
+TEST(ConfigTableTest, ALongValueIsCutInMessages) {
+  const std::string letters(100, 'x');
+  EXPECT_EQ(ShortJson(letters.substr(0, 78)), "\"" + letters.substr(0, 78) + "\"");
+  EXPECT_EQ(ShortJson(letters.substr(0, 79)), "\"" + letters.substr(0, 76) + "...");
+  EXPECT_EQ(ShortJson(letters).size(), 80U);
 }
 
 TEST(ConfigTableTest, OlderNamesLeadToKnownKeys) {
@@ -179,6 +187,26 @@ TEST(ConfigSchemaTest, HasEveryKeyWithItsDefault) {
   EXPECT_EQ(betas["anyOf"][0]["items"],
             Json::parse(R"({"type":"number","minimum":0,"exclusiveMaximum":1})"));
   EXPECT_EQ(schema["additionalProperties"], false);
+}
+
+// DeepSpeed takes `"zero_optimization": true` for stage 1; no other section may be a boolean.
+TEST(ConfigSchemaTest, OneSectionMayBeABooleanAndEachMayBeNull) {
+  const Json schema = ConfigSchema();
+  int sections = 0;
+  for (const auto& [name, child] : schema["properties"].items()) {
+    if (child.contains("properties")) {
+      ++sections;
+      EXPECT_EQ(child["type"], name == "zero_optimization"
+                                   ? Json::array({"object", "boolean", "null"})
+                                   : Json::array({"object", "null"}))
+          << name;
+      EXPECT_EQ(child["additionalProperties"], false) << name;
+    }
+  }
+  EXPECT_GT(sections, 10);
+  const Json& older = schema["properties"]["zero_optimization"]["properties"]["cpu_offload"];
+  EXPECT_EQ(older["deprecated"], true);
+  EXPECT_EQ(older["anyOf"].back(), Json::parse(R"({"type": "boolean"})"));
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // Sections of DeepSpeed's that are switched off, older spellings, sizes that follow the model, and
 // where activations wait.
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "dtrain/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runtime/plan/temp_folder.h"
 
 namespace dtrain::config_sections_test {
 namespace {
@@ -59,6 +62,81 @@ TEST(ConfigSectionsTest, AutoSizesOfGathersFollowTheModelAtStageThreeAlone) {
     EXPECT_EQ(*config.Find("zero_optimization.stage3_param_persistence_threshold"),
               stage == 3 ? 640 : 100000)
         << stage;
+  }
+}
+
+// The size comes from the document, or from the file that it names; the document's own word wins.
+TEST(ConfigSectionsTest, TheModelsSizeIsItsOwnOrThatOfTheFileThatItNames) {
+  const plan::TempFolder folder;
+  const auto write = [&](const char* text) {
+    ASSERT_TRUE(WriteFileAtomic(folder.path() + "/config.json", text).ok());
+  };
+  const auto text = [&](const std::string& model) {
+    return absl::StrCat(R"({"train_batch_size": 8, "model": {)", model,
+                        R"(}, "zero_optimization": {"reduce_bucket_size": "auto"}})");
+  };
+  const auto bucket = [&](const std::string& model) {
+    return Parsed(text(model)).reduce_bucket_elements();
+  };
+  const std::string named = absl::StrCat(R"("pretrained": ")", folder.path(), "\"");
+  write(R"({"hidden_size": 96})");
+  EXPECT_EQ(bucket(named), 96 * 96);
+  EXPECT_EQ(bucket(named + R"(, "hidden_size": 32)"), 32 * 32);
+  EXPECT_EQ(bucket(R"("hidden_size": null, "n_embd": 64)"), 64 * 64);
+  EXPECT_EQ(bucket(R"("hidden_size": 1)"), 1);
+  EXPECT_EQ(bucket(R"("hidden_size": 16777216)"), int64_t{1} << 48);
+  EXPECT_EQ(bucket(R"("pretrained": 7, "layers": 3)"), 6553600) << "no size: the default";
+  for (const char* const wrong : {"0", "16777217", "1.5", "\"large\""}) {
+    EXPECT_THAT(std::string(Failure(text(absl::StrCat(R"("n_embd": )", wrong))).message()),
+                HasSubstr(absl::StrCat("model.n_embd is ", wrong, "; want an integer from 1 to")));
+  }
+  write(R"({"hidden_size": -1})");
+  EXPECT_THAT(std::string(Failure(text(named)).message()),
+              HasSubstr(folder.path() + "/config.json.hidden_size is -1"));
+  write("no JSON");
+  EXPECT_EQ(bucket(named), 6553600) << "the program itself reports a broken file";
+}
+
+// docs/MODELS.md: the same setting in other spellings goes, and an object replaces all but theta.
+TEST(ConfigSectionsTest, ARotarySettingThatIsSetIsSaidOnce) {
+  constexpr char kText[] = R"({"train_batch_size": 8, "model": {"rope_theta": 1,
+      "rope_scaling": {"type": "a", "factor": 1, "rope_theta": 1},
+      "rope_parameters": {"rope_type": "a", "factor": 1, "rope_theta": 1}}})";
+  const std::pair<const char*, const char*> cases[] = {
+      {"model.rope_theta=2", R"({"rope_theta": 2, "rope_scaling": {"type": "a", "factor": 1},
+                                 "rope_parameters": {"rope_type": "a", "factor": 1}})"},
+      {"model.rope_scaling.rope_theta=2",
+       R"({"rope_scaling": {"type": "a", "factor": 1, "rope_theta": 2},
+           "rope_parameters": {"rope_type": "a", "factor": 1}})"},
+      {"model.rope_scaling.factor=2",
+       R"({"rope_theta": 1, "rope_scaling": {"type": "a", "factor": 2, "rope_theta": 1},
+           "rope_parameters": {"rope_type": "a", "rope_theta": 1}})"},
+      {"model.rope_parameters.factor=2",
+       R"({"rope_theta": 1, "rope_scaling": {"type": "a", "rope_theta": 1},
+           "rope_parameters": {"rope_type": "a", "factor": 2, "rope_theta": 1}})"},
+      {"model.rope_scaling.type=b",
+       R"({"rope_theta": 1, "rope_scaling": {"type": "b", "factor": 1, "rope_theta": 1},
+           "rope_parameters": {"factor": 1, "rope_theta": 1}})"},
+      {"model.rope_scaling.rope_type=b",
+       R"({"rope_theta": 1, "rope_scaling": {"rope_type": "b", "factor": 1, "rope_theta": 1},
+           "rope_parameters": {"factor": 1, "rope_theta": 1}})"},
+      {R"(model.rope_parameters={"rope_type": "b"})",
+       R"({"rope_theta": 1, "rope_scaling": {"rope_theta": 1},
+           "rope_parameters": {"rope_type": "b"}})"},
+      {R"(model.rope_parameters={"rope_type": "b", "rope_theta": 2})",
+       R"({"rope_scaling": {}, "rope_parameters": {"rope_type": "b", "rope_theta": 2}})"},
+      {"model.rope_scaling=null",
+       R"({"rope_theta": 1, "rope_scaling": null, "rope_parameters": {"rope_theta": 1}})"},
+      {"model.layers=2",
+       R"({"rope_theta": 1, "rope_scaling": {"type": "a", "factor": 1, "rope_theta": 1},
+           "rope_parameters": {"rope_type": "a", "factor": 1, "rope_theta": 1}, "layers": 2})"}};
+  for (const auto& [set, expected] : cases) {
+    const auto config = Config::Parse(kText, "run.json", {set}, 1);
+    ASSERT_TRUE(config.ok()) << config.status();
+    // Whatever the order of the keys.
+    EXPECT_EQ(nlohmann::json::parse(DumpJson(config->user("model"))),
+              nlohmann::json::parse(expected))
+        << set;
   }
 }
 

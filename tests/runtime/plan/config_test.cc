@@ -247,7 +247,7 @@ TEST(ConfigTest, RefusesByNameWhatWouldChangeNumbersOrMemory) {
             "zero_quantized_nontrainable_weights": true}})",
         R"({"train_batch_size": 8, "sparse_attention": {"mode": "fixed"}})",
         R"({"train_batch_size": 8, "amp": {"enabled": true, "opt_level": "O1"}})",
-        R"({"train_batch_size": 8, "checkpoint": {"journal": "sync"}})"}) {
+        R"({"train_batch_size": 8, "checkpoint": {"load_universal": true}})"}) {
     EXPECT_EQ(Failure(text).code(), absl::StatusCode::kUnimplemented) << text;
   }
   EXPECT_EQ(
@@ -372,8 +372,6 @@ TEST(ConfigTest, FillsAutoByTheStatedRules) {
   EXPECT_EQ(alone.persistence_limits().parameter_max, 100000);
 }
 
-// By DeepSpeed's rules: h^2, 0.9 h^2 and 10 h; what is of stage 3 alone is the default elsewhere.
-// By DeepSpeed's rules: h^2, 0.9 h^2 and 10 h; what is of stage 3 alone is the default elsewhere.
 TEST(ConfigTest, SchedulerTakesOnlyItsOwnParameters) {
   EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupLR",
       "params": {"total_num_steps": 5}}})")

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -22,23 +23,44 @@ TEST(DevicePeaks, AreDense) {
   EXPECT_DOUBLE_EQ(pcie->tflops(PeakType::kBFloat16), 756.4);
 }
 
-// Datasheets of these print twice as much, "with sparsity", or beside it.
+// Datasheets print figures "with sparsity", which are twice as large, alone or beside the dense
+// ones.
 TEST(DevicePeaks, NamesAreThoseOfTheDriverAndFiguresDense) {
   const struct {
     const char* device;
+    double fp32;
     double bf16;
     double fp8;
-  } cards[] = {{"NVIDIA A10G", 70, 0},
-               {"NVIDIA A800-SXM4-80GB", 312, 0},
-               {"NVIDIA H800", 989.4, 1978.9},
-               {"NVIDIA H20", 148, 296},
-               {"NVIDIA GH200 144G HBM3e", 989.4, 1978.9},
-               {"NVIDIA GB200", 2500, 5000},
-               {"NVIDIA B300 SXM6 AC", 2250, 4500},
-               {"NVIDIA GB300", 2500, 5000},
-               {"NVIDIA L40", 181.05, 362},
-               {"NVIDIA GeForce RTX 5090", 209.5, 419}};
-  for (const auto& [device, bf16, fp8] : cards) {
+  } cards[] = {{"NVIDIA A100-SXM4-40GB", 19.5, 312, 0},
+               {"NVIDIA A100-SXM4-80GB", 19.5, 312, 0},
+               {"NVIDIA A100-PCIE-40GB", 19.5, 312, 0},
+               {"NVIDIA A100 80GB PCIe", 19.5, 312, 0},
+               {"NVIDIA A800-SXM4-40GB", 19.5, 312, 0},
+               {"NVIDIA A800-SXM4-80GB", 19.5, 312, 0},
+               {"NVIDIA A800 80GB PCIe", 19.5, 312, 0},
+               {"NVIDIA A10G", 35, 70, 0},
+               {"NVIDIA H100 80GB HBM3", 66.9, 989.4, 1978.9},
+               {"NVIDIA H100 PCIe", 51.2, 756.4, 1512.8},
+               {"NVIDIA H100 NVL", 60, 1671 / 2.0, 3341 / 2.0},
+               {"NVIDIA H800", 66.9, 989.4, 1978.9},
+               {"NVIDIA H800 PCIe", 51.2, 756.4, 1512.8},
+               {"NVIDIA H20", 44, 148, 296},
+               {"NVIDIA H200", 66.9, 989.4, 1978.9},
+               {"NVIDIA H200 NVL", 60, 1671 / 2.0, 3341 / 2.0},
+               {"NVIDIA GH200 480GB", 66.9, 989.4, 1978.9},
+               {"NVIDIA GH200 144G HBM3e", 66.9, 989.4, 1978.9},
+               {"NVIDIA B200", 600 / 8.0, 36000 / 8.0 / 2, 72000 / 8.0 / 2},
+               {"NVIDIA GB200", 80, 5000 / 2.0, 10000 / 2.0},
+               {"NVIDIA B300 SXM6 AC", 600 / 8.0, 36000 / 8.0 / 2, 72000 / 8.0 / 2},
+               {"NVIDIA GB300", 80, 5000 / 2.0, 10000 / 2.0},
+               {"NVIDIA L40", 90.5, 181.05, 362},
+               {"NVIDIA L40S", 91.6, 362.05, 733},
+               {"NVIDIA L4", 30.3, 242 / 2.0, 485 / 2.0},
+               {"NVIDIA GeForce RTX 4090", 82.6, 165.2, 330.3},
+               {"NVIDIA GeForce RTX 5090", 104.8, 209.5, 419}};
+  EXPECT_EQ(DevicePeaks().size(), std::size(cards));
+  for (const auto& [device, fp32, bf16, fp8] : cards) {
+    EXPECT_DOUBLE_EQ(KnownPeakFlops(device, PeakType::kFloat32), fp32 * 1e12) << device;
     EXPECT_DOUBLE_EQ(KnownPeakFlops(device, PeakType::kBFloat16), bf16 * 1e12) << device;
     EXPECT_DOUBLE_EQ(KnownPeakFlops(device, PeakType::kFloat8), fp8 * 1e12) << device;
   }

@@ -171,6 +171,17 @@ TEST(MemoryFitTest, AGpuOffloadsFromTheStageThatItHasUpwards) {
               ::testing::Not(HasSubstr("with offload_optimizer.device")));
 }
 
+// 12 MiB of states of which a GPU's weights and gradients, 3 MiB each, fill two granules each.
+TEST(MemoryFitTest, AGpuNeedsRoomForTheGranulesOfItsBuffers) {
+  constexpr double kMiB = 1 << 20;
+  MemoryRequest request = OfMillion(0, 1);
+  request.model.parameters = 0.75 * kMiB;
+  EXPECT_TRUE(CheckStatesFit(request, 12 * kMiB).ok()) << "of a CPU";
+  request.states_on_host = true;
+  EXPECT_FALSE(CheckStatesFit(request, 13 * kMiB).ok());
+  EXPECT_TRUE(CheckStatesFit(request, 14 * kMiB).ok());
+}
+
 TEST(MemoryFitTest, OnlyKnownActivationsAreNamed) {
   MemoryRequest request = OfMillion(0, 2);
   request.micro_batch = 8;

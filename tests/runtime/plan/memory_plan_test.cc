@@ -1,5 +1,9 @@
 #include "runtime/plan/memory/memory_plan.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -61,6 +65,55 @@ TEST(MemoryPlan, StageThreeCountsWhatStaysWholeAndWhatWaitsInBlocks) {
   EXPECT_DOUBLE_EQ(PlanMemory(request).buckets, plain.buckets + 260.0 / 256 * 6e6);
   request.hpz_partition_size = 4;
   EXPECT_DOUBLE_EQ(PlanMemory(request).values, plain.values + 2 * 1000e6 / 4);
+}
+
+TEST(MemoryPlan, FromStageTwoOnTwoBucketsOfFp32GradientsTravelAndNothingIsCompressed) {
+  for (const int stage : {0, 1, 2, 3}) {
+    MemoryRequest request = Of(12e6, Kind::kBFloat16, stage, 4);
+    request.bucket_elements = 1'000'000;
+    request.model.largest_gradient = 3e6;
+    const double plain = PlanMemory(request).buckets;
+    EXPECT_EQ(plain, 2 * 3e6 + (stage >= 2 ? 2 * 4 * 1e6 : 0)) << stage;
+    request.bucket_elements = 50'000'000;
+    EXPECT_EQ(PlanMemory(request).buckets, 2 * 3e6 + (stage >= 2 ? 2 * 4 * 12e6 : 0))
+        << "no bucket is larger than the model";
+    request.bucket_elements = 1'000'000;
+    for (const char* const type : {"int8", "powersgd"}) {
+      request.compression = type;
+      EXPECT_EQ(PlanMemory(request).buckets == plain, stage >= 2) << stage << " " << type;
+    }
+  }
+}
+
+MemoryRequest ReadFrom(const std::vector<std::string>& settings) {
+  const auto config = Config::Parse("{}", "none", settings, 1);
+  EXPECT_TRUE(config.ok()) << config.status();
+  MemoryRequest request;
+  ReadInto(*config, request);
+  return request;
+}
+
+TEST(MemoryPlan, OffloadIsWhatTheConfigurationSays) {
+  const std::string states = "zero_optimization.offload_optimizer=";
+  const auto states_in = [&](const std::string& section) {
+    return ReadFrom({"train_batch_size=1", "zero_optimization.stage=1", states + section});
+  };
+  const MemoryRequest none = states_in(R"({"device": "none", "buffer_count": 5})");
+  EXPECT_EQ(none.offload_buffers, 0);
+  EXPECT_FALSE(none.offload_to_file);
+  const MemoryRequest memory = states_in(R"({"device": "cpu", "buffer_count": 5, "ratio": 0.5})");
+  EXPECT_EQ(memory.offload_buffers, 5);
+  EXPECT_EQ(memory.offload_ratio, 0.5);
+  EXPECT_FALSE(memory.offload_to_file);
+  EXPECT_TRUE(states_in(R"({"device": "nvme", "nvme_path": "/n"})").offload_to_file);
+  const auto weights_in = [&](const std::string& section) {
+    const MemoryRequest request = ReadFrom({"train_batch_size=1", "zero_optimization.stage=3",
+                                            "zero_optimization.offload_param=" + section});
+    return std::pair(request.values_far, request.values_in_file);
+  };
+  EXPECT_EQ(weights_in(R"({"device": "none"})"), std::pair(false, false));
+  EXPECT_EQ(weights_in(R"({"device": "cpu"})"), std::pair(true, false));
+  EXPECT_EQ(weights_in(R"({"device": "nvme", "nvme_path": "/n"})"), std::pair(true, true));
 }
 
 TEST(MemoryPlan, GatheredWeightsTakeTheirBlocksWhereTheseAreKnown) {
@@ -144,11 +197,7 @@ TEST(MemoryPlan, MicroBatchesThatShareFp8CodesKeepTwoBytesOfALinearLayersWeight)
 
 TEST(MemoryPlan, CodesAreKeptInFp8WithSeveralMicroBatchesAStep) {
   const auto keeps = [](const std::vector<std::string>& settings) {
-    const auto config = Config::Parse("{}", "none", settings, 1);
-    EXPECT_TRUE(config.ok()) << config.status();
-    MemoryRequest request;
-    ReadInto(*config, request);
-    return request.keeps_codes;
+    return ReadFrom(settings).keeps_codes;
   };
   EXPECT_TRUE(keeps({"bf16.enabled=true", "fp8.enabled=true", "train_batch_size=4",
                      "gradient_accumulation_steps=4"}));
@@ -233,10 +282,49 @@ TEST(MemoryPlan, AGpusOffloadedWeightsAreTheHostsUnlessInAFile) {
   request.values_far = true;
   const MemoryPlan pinned = PlanMemory(request);
   EXPECT_EQ(pinned.host, near.values);
-  EXPECT_EQ(pinned.total(), near.total() - near.values);
+  EXPECT_EQ(pinned.total() - pinned.rounding, near.total() - near.rounding - near.values);
+  EXPECT_EQ(pinned.rounding, near.rounding - (16 * 2097152 - 32e6)) << "16 granules hold 32 MB";
   request.values_in_file = true;
   EXPECT_EQ(PlanMemory(request).host, 0);
   EXPECT_EQ(PlanMemory(request).values, 0);
+}
+
+// Three quarters of 2^20 parameters are 3 MiB in fp32, which take two granules of 2 MiB.
+TEST(MemoryPlan, AGpusBuffersTakeWholeGranulesOfItsMemory) {
+  constexpr double kMiB = 1 << 20;
+  constexpr double kElements = 0.75 * kMiB;
+  MemoryRequest request = Of(kElements, Kind::kFloat32, 0, 2);
+  EXPECT_EQ(PlanMemory(request).rounding, 0) << "a CPU's pages are small";
+  request.states_on_host = true;
+  const MemoryPlan plan = PlanMemory(request);
+  EXPECT_EQ(plan.rounding, 2 * kMiB) << "weights and gradients";
+  EXPECT_EQ(plan.total(), plan.states() + 2 * kMiB);
+  request.training = false;
+  EXPECT_EQ(PlanMemory(request).rounding, kMiB) << "weights alone";
+  request.training = true;
+  request.zero_stage = 2;
+  request.bucket_elements = 786'432;
+  EXPECT_EQ(PlanMemory(request).rounding, kMiB + 2 * kMiB)
+      << "weights and both slots; a rank's 1.5 MiB of gradients are less than a granule";
+  request.zero_stage = 3;
+  request.world_size = 1;
+  EXPECT_EQ(PlanMemory(request).rounding, 2 * kMiB + 2 * kMiB);
+  request.values_far = true;
+  EXPECT_EQ(PlanMemory(request).rounding, kMiB + 2 * kMiB) << "weights are the host's";
+}
+
+TEST(MemoryPlan, EachBucketThatIsCompressedOnAGpuLosesHalfAGranule) {
+  constexpr double kMiB = 1 << 20;
+  MemoryRequest request = Of(100 * 4 * kMiB, Kind::kFloat32, 1, 2);
+  request.states_on_host = true;
+  request.bucket_elements = 4 << 20;
+  EXPECT_EQ(PlanMemory(request).rounding, 0) << "whole granules";
+  request.compression = "powersgd";
+  EXPECT_EQ(PlanMemory(request).rounding, 100 * kMiB);
+  request.compression = "int8";  // 4 MiB of codes with a scale of 4 bytes for each 256 of them.
+  EXPECT_EQ(PlanMemory(request).rounding, 100 * kMiB + 2 * (6 - 4.0 * 260 / 256) * kMiB);
+  request.world_size = 1;
+  EXPECT_EQ(PlanMemory(request).rounding, 0) << "one rank compresses nothing";
 }
 
 // A model that is little else than a table of 50,000 words, with 64 values each.
@@ -301,6 +389,50 @@ TEST(ModelShape, CountsTheParametersOfALlama) {
   ASSERT_TRUE(shape.ok()) << shape.status();
   EXPECT_EQ(shape->parameters, 1235814400);
   EXPECT_EQ(shape->largest_gradient, 2048.0 * 128256);
+}
+
+// Published counts, tied and not; a plan takes from the tensors which weights stay whole.
+TEST(ModelShape, ItsTensorsAreAllOfItsParameters) {
+  Json llama = *ParseJson(R"({"hidden_size": 2048, "intermediate_size": 8192,
+      "num_hidden_layers": 16, "vocab_size": 128256, "num_attention_heads": 32,
+      "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": true})",
+                          "Llama 3.2 1B");
+  const Json gpt2 = *ParseJson(R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12,
+      "n_positions": 1024, "vocab_size": 50257})",
+                               "GPT-2");
+  const auto sums = [](const Json& model) {
+    const auto shape = ModelShapeFrom(model);
+    EXPECT_TRUE(shape.ok()) << shape.status();
+    double sum = 0;
+    for (const ModelShape::Tensors& same : shape->tensors) {
+      sum += same.elements * static_cast<double>(same.count);
+    }
+    return std::pair(sum, shape->parameters);
+  };
+  EXPECT_EQ(sums(llama), std::pair(1235814400.0, 1235814400.0));
+  llama["tie_word_embeddings"] = false;
+  EXPECT_EQ(sums(llama).first, 1235814400.0 + 2048.0 * 128256);
+  EXPECT_EQ(sums(gpt2), std::pair(124439808.0, 124439808.0));
+}
+
+// Of each layer: both norms and two biases of the hidden size (six vectors), the biases of q, k and
+// v together and of the MLP's wider side; and the last norm.
+TEST(ModelShape, TheSmallTensorsOfGpt2AreItsVectors) {
+  const auto shape = ModelShapeFrom({{"model_type", "gpt2"},
+                                     {"n_embd", 768},
+                                     {"n_layer", 12},
+                                     {"n_positions", 1024},
+                                     {"vocab_size", 50257}});
+  ASSERT_TRUE(shape.ok()) << shape.status();
+  const auto whole = [&](int64_t most) {
+    return PersistentElements(*shape, {.parameter_max = most, .model_max = INT64_MAX});
+  };
+  EXPECT_EQ(whole(768), (12 * 6 + 2) * 768.0);
+  EXPECT_EQ(whole(3 * 768), (12 * 6 + 2) * 768.0 + 12 * 3 * 768.0);
+  EXPECT_EQ(whole(4 * 768), (12 * 6 + 2) * 768.0 + 12 * 7 * 768.0);
+  EXPECT_EQ(whole(768 * 1024 - 1) - whole(768 * 768), 0);
+  EXPECT_EQ(whole(768 * 1024) - whole(768 * 768), 768.0 * 1024);
+  EXPECT_EQ(whole(768 * 768) - whole(768 * 768 - 1), 12 * 768.0 * 768);
 }
 
 TEST(ModelShape, TheLargestGradientIsOfWhatOneNodeGivesAtOnce) {

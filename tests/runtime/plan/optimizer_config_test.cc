@@ -66,6 +66,44 @@ TEST(OptimizerConfigTest, EachTypeHasItsDefaultsAndStates) {
   EXPECT_EQ(both.adam_lr, 0.25);
 }
 
+TEST(OptimizerConfigTest, EveryKeyOfATypeIsTakenAtItsValue) {
+  const OptimizerConfig adam = Of(R"({"type": "AdamW", "skip_unused_parameters": true,
+      "no_weight_decay": ["a"], "params": {"lr": 0.25, "betas": [0.5, 0.75], "eps": 0.125,
+                                           "weight_decay": 2, "bias_correction": false}})");
+  EXPECT_EQ(adam.lr, 0.25);
+  EXPECT_EQ(adam.beta1, 0.5);
+  EXPECT_EQ(adam.beta2, 0.75);
+  EXPECT_EQ(adam.eps, 0.125);
+  EXPECT_EQ(adam.weight_decay, 2);
+  EXPECT_FALSE(adam.bias_correction);
+  EXPECT_TRUE(adam.skip_unused);
+  EXPECT_THAT(adam.no_weight_decay, ElementsAre("a"));
+  EXPECT_TRUE(Of("{}").bias_correction);
+  EXPECT_FALSE(Of("{}").skip_unused);
+  const OptimizerConfig sgd = Of(R"({"type": "SGD", "params": {"momentum": 0.5,
+      "dampening": 0.25, "weight_decay": 0.125}})");
+  EXPECT_EQ(sgd.momentum, 0.5);
+  EXPECT_EQ(sgd.dampening, 0.25);
+  EXPECT_EQ(sgd.weight_decay, 0.125);
+  EXPECT_FALSE(sgd.nesterov);
+  EXPECT_TRUE(Of(R"({"type": "SGD", "params": {"momentum": 0.5, "nesterov": true}})").nesterov);
+  const OptimizerConfig lamb = Of(R"({"type": "Lamb", "params": {"max_coeff": 0.5,
+      "min_coeff": 0.25, "bias_correction": false}})");
+  EXPECT_EQ(lamb.max_coeff, 0.5);
+  EXPECT_EQ(lamb.min_coeff, 0.25);
+  EXPECT_FALSE(lamb.bias_correction);
+  const OptimizerConfig adagrad = Of(R"({"type": "Adagrad", "params": {"lr_decay": 0.5,
+      "initial_accumulator_value": 0.25, "eps": 0.125}})");
+  EXPECT_EQ(adagrad.lr_decay, 0.5);
+  EXPECT_EQ(adagrad.initial_accumulator_value, 0.25);
+  EXPECT_EQ(adagrad.eps, 0.125);
+  const OptimizerConfig muon = Of(R"({"type": "Muon", "params": {"lr": 0.5, "momentum": 0.25,
+      "muon_lr": 0.125}})");
+  EXPECT_EQ(muon.lr, 0.125) << "the matrices' own";
+  EXPECT_EQ(muon.adam_lr, 0.5);
+  EXPECT_EQ(muon.momentum, 0.25);
+}
+
 TEST(OptimizerConfigTest, NearestNamesAreThoseThatAPatternMissesByTheFewestLetters) {
   const std::vector<std::string> names = {"wte.weight",    "h.0.ln_1.weight", "h.0.ln_1.bias",
                                           "h.0.attn.bias", "h.1.ln_1.bias",   "h.1.attn.bias"};

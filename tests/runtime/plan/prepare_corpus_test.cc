@@ -69,6 +69,56 @@ TEST_F(PrepareCorpusTest, EveryFileIsInOneSplitAndEndsWithAZero) {
   EXPECT_THAT(*ReadFile(out() + "/corpus.json"), HasSubstr("\"vocabulary\": 256"));
 }
 
+// A file's name decides, in every build: checkpoints know the text by its hash. The counts were
+// worked out by another program.
+TEST_F(PrepareCorpusTest, TheShareForValidationIsOfTheNamesHashes) {
+  WriteMany(300);
+  for (const auto& [percent, files] : {std::pair(1, 3), std::pair(7, 17), std::pair(50, 155)}) {
+    PrepareOptions options = Options();
+    options.validation_percent = percent;
+    const absl::StatusOr<PrepareReport> report = PrepareCorpus(options);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->validation.files, files) << percent;
+    EXPECT_EQ(report->train.files, 300 - files) << percent;
+  }
+}
+
+TEST_F(PrepareCorpusTest, OptionsAreTakenUpToTheirBounds) {
+  Write("a.h", "int a;\n");
+  Write("b.h", "int b;\n");
+  const auto with = [&](auto change) {
+    PrepareOptions options = Options();
+    change(options);
+    return PrepareCorpus(options).ok();
+  };
+  for (const auto& [percent, taken] : {std::pair(0, false), {1, true}, {50, true}, {51, false}}) {
+    EXPECT_EQ(with([&, value = percent](auto& o) { o.validation_percent = value; }), taken)
+        << percent;
+  }
+  const int64_t most = (int64_t{1} << 31) - 1;
+  for (const auto& [bytes, taken] :
+       {std::pair(int64_t{0}, false), {int64_t{16}, true}, {most, true}, {most + 1, false}}) {
+    EXPECT_EQ(with([&, value = bytes](auto& o) { o.bytes_max = value; }), taken) << bytes;
+  }
+  for (const auto& [bytes, taken] :
+       {std::pair(int64_t{0}, false), {int64_t{6}, false}, {int64_t{7}, true}}) {
+    EXPECT_EQ(with([&, value = bytes](auto& o) { o.file_bytes_max = value; }), taken) << bytes;
+  }
+  EXPECT_FALSE(with([](auto& o) { o.out.clear(); }));
+}
+
+TEST_F(PrepareCorpusTest, WhatCannotBeWrittenIsNamed) {
+  Write("a.h", "int a;\n");
+  Write("b.h", "int b;\n");
+  for (const char* const name : {"train.bin", "val.bin", "corpus.json"}) {
+    const std::string taken = out() + "/" + name;
+    ASSERT_TRUE(MakeDirectories(taken).ok());
+    EXPECT_THAT(std::string(PrepareCorpus(Options()).status().message()), HasSubstr(taken));
+    ASSERT_EQ(rmdir(taken.c_str()), 0);
+  }
+  EXPECT_TRUE(PrepareCorpus(Options()).ok());
+}
+
 TEST_F(PrepareCorpusTest, SameFolderGivesTheSameBytesWhereverItLies) {
   WriteMany(50);
   ASSERT_TRUE(PrepareCorpus(Options()).ok());

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -86,6 +87,23 @@ TEST_F(TokenFileTest, ForeignUseOfTheReservedWordIsNoVocabulary) {
   EXPECT_EQ(TokenFile::Open(Write("a", Header(20240520, 1, 1, -5) + body))->header().vocabulary, 0);
   EXPECT_EQ(
       TokenFile::Open(Write("b", Header(20240520, 1, 1, 1 << 20) + body))->header().vocabulary, 0);
+}
+
+TEST_F(TokenFileTest, AHeaderIsMadeUpToWhatItCanSay) {
+  const auto header = ParseTokenHeader(MakeTokenHeader(kTokensMax, 65536), 1024 + 2 * kTokensMax,
+                                       "f", TokenFormat::kAuto);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->tokens, 2147483647);
+  EXPECT_EQ(header->vocabulary, 65536);
+  EXPECT_EQ(header->bytes_per_token, 2);
+  EXPECT_EQ(MakeTokenHeader(0, 0).size(), 1024U);
+  for (const auto& [tokens, vocabulary, named] :
+       {std::tuple(int64_t{-1}, int64_t{0}, "-1 tokens"),
+        std::tuple(kTokensMax + 1, int64_t{0}, "2147483648 tokens"),
+        std::tuple(int64_t{1}, int64_t{-1}, "vocabulary -1"),
+        std::tuple(int64_t{1}, int64_t{65537}, "vocabulary 65537")}) {
+    EXPECT_EXIT(MakeTokenHeader(tokens, vocabulary), ::testing::ExitedWithCode(kExitBug), named);
+  }
 }
 
 TEST_F(TokenFileTest, MissingFileIsNotFoundAndNamed) {

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/numeric/prng.h"
+#include "base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -209,6 +210,46 @@ TEST(TokenSamplerTest, DamagedCursorIsRefusedByField) {
   bad["skip"] = Json::parse("[[0, 9223372036854775807]]");
   EXPECT_FALSE(DataCursor::FromJson(bad).ok());
   EXPECT_FALSE(DataCursor::FromJson(Json(5)).ok());
+}
+
+TEST(TokenSamplerTest, ACursorIsTakenUpToItsBounds) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  const TokenSampler sampler =
+      Sampler({8001}, {.sequence_length = 8, .global_batch = 4, .seed = 3}, {{0, kMost}});
+  EXPECT_EQ(sampler.CursorAt(0).skip, (std::vector<SkipRange>{{0, kMost}}));
+  EXPECT_FALSE(
+      TokenSampler::Create({8001}, {.sequence_length = 8, .global_batch = 4}, {{0, kMost + 1}})
+          .ok());
+  EXPECT_FALSE(
+      TokenSampler::Create({8001}, {.sequence_length = 8, .global_batch = 4}, {{-1, 4}}).ok());
+  Json json = sampler.CursorAt(5).ToJson();
+  for (const char* const field : {"step", "epoch", "windows", "global_batch", "sequence_length"}) {
+    const Json before = json[field];
+    json[field] = kMost;
+    EXPECT_TRUE(DataCursor::FromJson(json).ok()) << field;
+    json[field] = kMost + 1;
+    EXPECT_FALSE(DataCursor::FromJson(json).ok()) << field;
+    json[field] = before;
+  }
+  DataCursor cursor = sampler.CursorAt(5);
+  cursor.step = kMost / 4;
+  EXPECT_TRUE(sampler.CheckCursor(cursor).ok());
+  cursor.step = kMost / 4 + 1;
+  EXPECT_FALSE(sampler.CheckCursor(cursor).ok());
+}
+
+// A call that would read another rank's samples, or another step's, is a bug of the caller.
+TEST(TokenSamplerTest, AMicroBatchOutsideTheStepEndsTheProcess) {
+  const TokenSampler sampler =
+      Sampler({4001}, {.sequence_length = 16, .global_batch = 24, .seed = 5});
+  const auto exits = ::testing::ExitedWithCode(kExitBug);
+  EXPECT_EQ(sampler.MicroBatch(0, 3, {1, 2, 3}).size(), 3U);
+  EXPECT_EXIT(sampler.MicroBatch(0, 4, {1, 2, 3}), exits, "micro-step 4");
+  EXPECT_EXIT(sampler.MicroBatch(0, 0, {2, 2, 3}), exits, "rank 2 of 2");
+  EXPECT_EXIT(sampler.MicroBatch(0, 0, {0, 2, 5}), exits, "micro-batch 5");
+  EXPECT_EXIT(sampler.At(-1, 0), exits, "step -1");
+  EXPECT_EXIT(sampler.At(0, -1), exits, "position -1");
+  EXPECT_EXIT(sampler.At(0, 24), exits, "position 24");
 }
 
 TEST(TokenSamplerTest, TooShortACorpusSaysWhatIsNeeded) {

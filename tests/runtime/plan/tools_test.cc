@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runtime/plan/temp_folder.h"
@@ -17,6 +18,7 @@ namespace dtrain::plan::tools_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Result {
   int code = -1;
@@ -76,6 +78,8 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
       {absl::StrCat(data_, " show --format x ", cut), "allowed: auto, llmc, nanogpt-u16"},
       {absl::StrCat(data_, " prepare --out ", folder_.path(), "/o /nothing"), "is not a folder"},
       {absl::StrCat(data_, " prepare --max-mb 0 --out ", folder_.path(), "/o"), "--max-mb is 0"},
+      {absl::StrCat(data_, " prepare --max-mb 2048 --out ", folder_.path(), "/o"),
+       "--max-mb is 2048"},
       {absl::StrCat(config_, " check /nothing"), "cannot open /nothing"},
       {absl::StrCat(config_, " check ", Write("c.json", R"({"train_batch_size": 500,
           "train_micro_batch_size_per_gpu": 4})"),
@@ -154,6 +158,9 @@ TEST_F(ToolsTest, CheckPrintsTheBatchAndWhereValuesComeFrom) {
   EXPECT_THAT(result.output, HasSubstr("note: "));
   EXPECT_THAT(result.output, HasSubstr("\"train_steps\": \"--set\""));
   EXPECT_THAT(result.output, HasSubstr("identity "));
+  const Result plain = RunCommand(absl::StrCat(config_, " check ", file));
+  EXPECT_THAT(plain.output, HasSubstr("x 1 ranks\n"));
+  EXPECT_THAT(plain.output, Not(HasSubstr("\"origins\""))) << "only with --all";
 }
 
 TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
@@ -177,6 +184,113 @@ TEST_F(ToolsTest, PlansMemoryAndTheNumberOfRanks) {
   EXPECT_THAT(here.output, HasSubstr("masters"));
   const Result short_form = RunCommand(plan_ + " --params 80B --gpu-memory 80GB");
   EXPECT_EQ(short_form.output, gpus.output);
+}
+
+TEST_F(ToolsTest, APlanEndsWithItsTotalAndAMemorySizeAloneIsAnsweredByNumbersOfRanks) {
+  const Result one = RunCommand(plan_ + " --params 1e6 --dtype fp32");
+  EXPECT_EQ(one.code, 0) << one.output;
+  EXPECT_THAT(one.output, HasSubstr("memory of each rank, with 1 rank at ZeRO stage 0:\n"));
+  for (const char* const row :
+       {"weights +4.0 MB\n", "gradients +4.0 MB\n", "moments +8.0 MB\n", "total +16.0 MB\n"}) {
+    EXPECT_THAT(one.output, ::testing::ContainsRegex(row));
+  }
+  EXPECT_THAT(one.output, Not(HasSubstr("masters"))) << "fp32 has none";
+  const Result ranks = RunCommand(plan_ + " --params 1e6 --dtype fp32 --gpu-memory 1GB");
+  EXPECT_THAT(ranks.output, Not(HasSubstr("memory of each rank")));
+  EXPECT_THAT(ranks.output, HasSubstr("each has 1.00 GB of memory (25 % is added to the plan)"));
+  EXPECT_THAT(ranks.output,
+              HasSubstr("Training needs at least 1 rank, with zero_optimization.stage 0."));
+  // 16 MB and a tenth fit just so; with more added stage 1 is needed.
+  const auto with = [&](const char* reserve) {
+    return RunCommand(
+        absl::StrCat(plan_, " --params 1e6 --dtype fp32 --gpu-memory 17.6MB --reserve ", reserve));
+  };
+  EXPECT_THAT(with("0.0999").output, HasSubstr("at least 1 rank, with"));
+  EXPECT_THAT(with("0.11").output, HasSubstr("at least 2 ranks, with zero_optimization.stage 1."));
+  EXPECT_EQ(with("10").code, 0);
+  EXPECT_THAT(RunCommand(plan_ + " --params 1e6 --dtype fp16").output,
+              HasSubstr("1M parameters in fp16 with fp32 masters: 18 bytes each to train\n"));
+  EXPECT_THAT(RunCommand(plan_ + " --params 1").output, HasSubstr("1e-06M parameters"));
+  EXPECT_THAT(RunCommand(plan_ + " --params 1e15").output, HasSubstr("1e+06B parameters"));
+}
+
+TEST_F(ToolsTest, APlanShowsWhatIsElsewhere) {
+  const std::string file = Write("run.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
+      "zero_optimization": {"stage": 1}, "data": {"sequence_length": 128},
+      "model": {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 8,
+                "num_attention_heads": 4, "vocab_size": 256}})");
+  // --set takes one value; what follows is the file.
+  const auto planned = [&](const std::string& settings) {
+    return RunCommand(absl::StrCat(plan_, settings, " ", file)).output;
+  };
+  EXPECT_THAT(planned(" --set train_batch_size=4"), Not(HasSubstr("offloaded")));
+  const std::string states = " --set zero_optimization.offload_optimizer.device=cpu";
+  const std::string far = "outside the memory above)\n";
+  EXPECT_THAT(planned(states), HasSubstr("(optimizer states and fp32 masters, " + far));
+  EXPECT_THAT(planned(states), Not(HasSubstr("host memory"))) << "the host is where it trains";
+  EXPECT_THAT(planned(states + " --set device=cuda"),
+              HasSubstr("(offloaded states and their buffers)\n"));
+  EXPECT_THAT(planned(states), Not(HasSubstr("(activations, ")));
+  EXPECT_THAT(planned(" --set activation_checkpointing.mode=full"
+                      " --set activation_checkpointing.cpu_checkpointing=true"),
+              HasSubstr("(activations, " + far));
+  EXPECT_THAT(planned(" --params 3e6"), HasSubstr("3M parameters")) << "in the model's place";
+}
+
+TEST_F(ToolsTest, DocsPrintsEachPageAndSchemaASchema) {
+  const std::pair<const char*, const char*> pages[] = {
+      {"", "CONFIG.md"}, {" metrics", "METRICS.md"}, {" environment", "ENVIRONMENT.md"}};
+  for (const auto& [page, file] : pages) {
+    const Result result = RunCommand(absl::StrCat(config_, " docs", page));
+    EXPECT_EQ(result.code, 0) << file;
+    EXPECT_EQ(result.output, *ReadFile(absl::StrCat(DTRAIN_SOURCE_DIR "/docs/", file))) << file;
+  }
+  const Result schema = RunCommand(config_ + " schema");
+  EXPECT_EQ(schema.code, 0);
+  const auto json = ParseJson(schema.output, "schema");
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ((*json)["$schema"], "https://json-schema.org/draft/2020-12/schema");
+  EXPECT_FALSE((*json)["properties"]["train_batch_size"].is_null());
+}
+
+TEST_F(ToolsTest, ShowSaysWhatAFileHasAndNoMore) {
+  const std::string raw = Write("raw.bin", std::string("\x07\0\x08\0\x09\0", 6));
+  const Result shown = RunCommand(absl::StrCat(data_, " show --format nanogpt-u16 --head 2 ", raw));
+  EXPECT_EQ(shown.output, absl::StrCat("file        ", raw,
+                                       "\nformat      nanogpt (no header), u16\ntokens      3\n"
+                                       "vocabulary  not stated\nhead        7 8\n"));
+  std::string forty;
+  std::string first;
+  for (int i = 1; i <= 40; ++i) {
+    forty += std::string({static_cast<char>(i), '\0'});
+    absl::StrAppend(&first, i == 1 ? "" : i <= 32 ? " " : "", i <= 32 ? absl::StrCat(i) : "");
+  }
+  const std::string more = Write("more.bin", forty);
+  const auto show = [&](const char* head) {
+    return RunCommand(absl::StrCat(data_, " show --format nanogpt-u16 ", head, " ", more)).output;
+  };
+  EXPECT_THAT(show(""), HasSubstr("\nhead        " + first + "\n")) << "32 by default";
+  EXPECT_THAT(show("--head 0"),
+              HasSubstr("\ntokens      40\nvocabulary  not stated\nhead        \n"));
+  EXPECT_THAT(show("--head 100000"), HasSubstr(" 38 39 40\n"));
+  EXPECT_EQ(RunCommand(absl::StrCat(data_, " show ", raw)).code, 64) << "no header";
+  EXPECT_THAT(RunCommand(absl::StrCat(data_, " show --head 100001 ", raw)).output,
+              HasSubstr("--head"));
+}
+
+// Bytes that a terminal would act on are dots.
+TEST_F(ToolsTest, ShowPrintsTextThatATerminalCanShow) {
+  Write("a.txt", "a ~\x7f\x1f\n");
+  const std::string out = folder_.path() + "/out";
+  ASSERT_EQ(
+      RunCommand(absl::StrCat(data_, " prepare --out ", out, " --ext .txt,none ", folder_.path()))
+          .code,
+      0);
+  // The last tenth of the only file, one byte, validates.
+  EXPECT_THAT(RunCommand(absl::StrCat(data_, " show ", out, "/train.bin")).output,
+              HasSubstr("\nhead        97 32 126 127 31 0\nas text     a ~..\\0\n"));
+  EXPECT_THAT(RunCommand(absl::StrCat(data_, " show ", out, "/val.bin")).output,
+              HasSubstr("\nas text     \\n\\0\n"));
 }
 
 // The configuration names its model by a file, as those of the example may.
@@ -216,6 +330,7 @@ TEST_F(ToolsTest, RefusesWhatCannotBePlanned) {
            {"--params nan", "for example 80e9, 80B or 350M"},
            {"--params 8e9 --dtype int8", "int8"},
            {"--params 8e9 --reserve -1", "--reserve"},
+           {"--params 8e9 --reserve 10.5", "--reserve"},
            {folder_.path() + "/none.json", "none.json"},
            {Write("no-model.json", R"({"train_batch_size": 8})"), "hidden_size"}}) {
     const Result result = RunCommand(absl::StrCat(plan_, " ", arguments));

@@ -32,8 +32,9 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
   }
   state->run_dir = options.run_dir;
   state->run_id = "test";
-  DT_ASSIGN_OR_RETURN(state->config,
-                      Config::Parse("{}", "(test)", options.overrides, state->env.world_size));
+  // Tests count on every save that comes due, which one that is still being written would skip.
+  DT_ASSIGN_OR_RETURN(state->config, Config::Parse(R"({"checkpoint": {"async": false}})", "(test)",
+                                                   options.overrides, state->env.world_size));
   at::globalContext().setDeterministicAlgorithms(state->config->deterministic(), true);
   comm::GroupOptions group = GroupOptionsFrom(*state->config);
   if (options.rank != nullptr) {

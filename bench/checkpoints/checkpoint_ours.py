@@ -1,0 +1,119 @@
+"""The jobs of dtrain in ./dev bench checkpoint: trainings that save, and starts that only restore."""
+import dataclasses
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from checkpoint_disk import FirstLook, drop_cache
+from checkpoint_memory import PeakWatch
+from jobs import QUIET, launch_command, records
+from runner import fail, run
+
+EVERY = 10  # Steps from one save to the next.
+RANKS = 2
+JOB_TIMEOUT_S = 1800
+QUIET = [value for value in QUIET if not value.startswith("checkpoint.")]
+POLL_S = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A way to train; `step_of_none`: the longest step that it may have, of one without saves."""
+
+    name: str
+    sets: tuple
+    step_of_none: float | None = None
+
+
+# The first saves nothing. Another way, such as one with other checkpoint.* keys, is one line more.
+WAYS = (
+    Way("dtrain", ("checkpoint.interval=0",)),
+    Way("dtrain-sync", (f"checkpoint.interval={EVERY}", "checkpoint.async=false")),
+    Way("dtrain-async", (f"checkpoint.interval={EVERY}", "checkpoint.async=true"), step_of_none=1.01),
+)
+
+
+def periods_of(ends):
+    """Seconds of each EVERY steps, of `ends`, {step: when it ended}, after the first EVERY."""
+    last = max(ends, default=0) // EVERY
+    return [ends[EVERY * (k + 1)] - ends[EVERY * k] for k in range(1, last)]
+
+
+def step_s(ends):
+    return statistics.median(periods_of(ends)) / EVERY
+
+
+def saves_of(run_dir, ranks):
+    """[{"step", "blocked_s" of the slowest rank, "durable_s", "bytes"}], without the one at the end of
+    the run, and how many were skipped."""
+    saves, skipped = {}, 0
+    for rank in range(ranks):
+        for line in records(run_dir, rank):
+            if line["kind"] != "ckpt" or "restored" in line:
+                continue
+            if line.get("skipped"):
+                skipped += rank == 0
+                continue
+            if not line.get("durable"):
+                sys.exit(f"bench: the save of step {line['step']} failed: {line.get('error')}")
+            save = saves.setdefault(line["step"], {"step": line["step"], "blocked_s": 0.0,
+                                                   "durable_s": 0.0, "bytes": line["m"]["ckpt/bytes"]})
+            save["blocked_s"] = max(save["blocked_s"], line["m"]["time/checkpoint_s"])
+            save["durable_s"] = max(save["durable_s"], line["m"]["ckpt/seconds"])
+    ordered = [saves[step] for step in sorted(saves)]
+    return ordered[:-1], skipped
+
+
+def train(args, model_sets, way):
+    """A training of one way: {"step_s", "saves", "skipped", "compute_s", "bytes"}."""
+    sets = [*QUIET, *model_sets, *way.sets, f"train_steps={EVERY * (args.periods + 1)}"]
+    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
+        run_dir = os.path.join(folder, "run")
+        run(launch_command(args, run_dir, args.config, sets, RANKS), timeout_s=JOB_TIMEOUT_S)
+        steps = [line for line in records(run_dir) if line["kind"] == "step"]
+        saves, skipped = saves_of(run_dir, RANKS)
+    compute = [line["m"]["time/forward_s"] + line["m"]["time/backward_s"] for line in steps]
+    return {"step_s": step_s({line["step"]: line["ts"] for line in steps}),
+            "compute_s": statistics.median(compute), "saves": saves, "skipped": skipped}
+
+
+def save_once(args, sets, run_dir, ranks):
+    """A run of few steps whose checkpoint the starts below restore; the checkpoint's bytes."""
+    run(launch_command(args, run_dir, args.config, [*QUIET, *sets, "checkpoint.interval=0"], ranks),
+        timeout_s=JOB_TIMEOUT_S)
+    saved = [line for line in records(run_dir) if line["kind"] == "ckpt" and line.get("durable")]
+    return saved[-1]["m"]["ckpt/bytes"]
+
+
+def restore(args, sets, run_dir, ranks):
+    """Starts the finished run of save_once again: it restores and ends. From the first look into the
+    checkpoints' folder until the slowest rank says that it is restored, out of a cold cache:
+    {"restore_s", "growth_bytes"}."""
+    drop_cache(f"{run_dir}/checkpoints")
+    seen = [len(records(run_dir, rank)) for rank in range(ranks)]
+    command = launch_command(args, run_dir, args.config, [*QUIET, *sets, "checkpoint.interval=0"], ranks)
+    with tempfile.TemporaryFile() as log:
+        watch = PeakWatch()
+        look = FirstLook(f"{run_dir}/checkpoints/epochs", watch.begin)
+        look.start()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                   stderr=subprocess.STDOUT)
+        watch.launcher = process.pid
+        while process.poll() is None:
+            watch.look()
+            try:
+                process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                pass
+        begin = look.end()
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+    if process.returncode != 0:
+        fail(command, process.returncode, said)
+    ends = [line["ts"] for rank in range(ranks) for line in records(run_dir, rank)[seen[rank]:]
+            if "restored" in line]
+    if begin is None or len(ends) != ranks:
+        fail(command, 0, f"{len(ends)} of {ranks} ranks restored\n{said}")
+    return {"restore_s": max(ends) - begin, "growth_bytes": watch.growth()}

@@ -1,0 +1,84 @@
+#include "runtime/checkpoint/journal_gradient.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "base/numeric/float16.h"
+#include "base/status.h"
+#include "kernels/flat.h"
+#include "runtime/model/torch_pool.h"
+
+namespace dtrain {
+namespace {
+
+// Elements that pass through a buffer at once.
+constexpr int64_t kChunk = 1 << 20;
+
+void RoundInPlace(float* values, int64_t elements, std::vector<BFloat16>& buffer) {
+  buffer.resize(static_cast<size_t>(std::min(elements, kChunk)));
+  for (int64_t begin = 0; begin < elements; begin += kChunk) {
+    const int64_t count = std::min(kChunk, elements - begin);
+    kernels::CopyCpu(count, {values + begin}, {buffer.data(), DType::kBFloat16}, TorchParallelFor);
+    kernels::CopyCpu(count, {buffer.data(), DType::kBFloat16}, {values + begin}, TorchParallelFor);
+  }
+}
+
+}  // namespace
+
+void RoundGradient(const EngineState& state, absl::Span<const plan::OwnedRange> stored, DType dtype,
+                   const GradientMemory& gradient, absl::Span<std::byte> into) {
+  std::byte* to = into.data();
+  for (const plan::OwnedRange& range : stored) {
+    if (into.empty()) {
+      break;
+    }
+    const int64_t count = range.flat.elements();
+    kernels::CopyCpu(count, {gradient.at(range.flat.begin, range.local)}, {to, dtype},
+                     TorchParallelFor);
+    to += static_cast<size_t>(count) * DTypeBytes(dtype);
+  }
+  if (dtype == DType::kFloat32) {
+    return;
+  }
+  std::vector<BFloat16> buffer;
+  for (const plan::OwnedRange& range : state.owned) {
+    RoundInPlace(gradient.at(range.flat.begin, range.local), range.flat.elements(), buffer);
+  }
+}
+
+absl::Status ReadGradient(const EngineState& state,
+                          absl::Span<const std::unique_ptr<checkpoint::SegmentReader>> files,
+                          int64_t step, const GradientMemory& gradient) {
+  int64_t missing = 0;
+  for (const plan::OwnedRange& own : state.owned) {
+    missing += own.flat.elements();
+  }
+  std::vector<std::byte> buffer;
+  for (const auto& file : files) {
+    const DType dtype = file->header().dtype;
+    const size_t width = DTypeBytes(dtype);
+    int64_t stored = 0;  // Elements of the file before the range.
+    for (const checkpoint::ElementRange& range : file->header().ranges) {
+      for (const plan::OwnedRange& own : state.owned) {
+        const plan::FlatRange shared = plan::Intersect({range.begin, range.end}, own.flat);
+        for (int64_t begin = shared.begin; begin < shared.end; begin += kChunk) {
+          const int64_t count = std::min(kChunk, shared.end - begin);
+          buffer.resize(static_cast<size_t>(count) * width);
+          DT_RETURN_IF_ERROR(
+              file->ReadGradient(step, static_cast<uint64_t>(stored + begin - range.begin) * width,
+                                 absl::MakeSpan(buffer)));
+          kernels::CopyCpu(count, {buffer.data(), dtype}, {gradient.at(begin, own.local_of(begin))},
+                           TorchParallelFor);
+          missing -= count;
+        }
+      }
+      stored += range.end - range.begin;
+    }
+  }
+  return missing == 0
+             ? absl::OkStatus()
+             : absl::DataLossError(absl::StrFormat(
+                   "the journal of step %d lacks %d elements of the gradient", step, missing));
+}
+
+}  // namespace dtrain

@@ -1,0 +1,73 @@
+// The thread that writes a rank's steps into the step journal, one after the other. For the thread
+// that trains.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/json.h"
+#include "base/threads/worker.h"
+#include "checkpoint/journal/segment_writer.h"
+#include "checkpoint/storage/storage.h"
+
+namespace dtrain {
+
+class JournalThread {
+ public:
+  // REQUIRES: `storage` outlives this object.
+  explicit JournalThread(checkpoint::Storage& storage);
+  JournalThread(const JournalThread&) = delete;
+  JournalThread& operator=(const JournalThread&) = delete;
+  // What was handed over is written first.
+  ~JournalThread() = default;
+
+  // The steps from here on are of this segment. Forgets an earlier failure.
+  void Begin(checkpoint::SegmentHeader header);
+
+  // Memory for a step's gradient: two take turns. Waits while the step before the last is written.
+  std::vector<std::byte>& NextGradient();
+  // A step for which NextGradient was called; without it (a step that changes no weights) `bytes`
+  // is 0.
+  struct Step {
+    int64_t step = 0;
+    Json end;
+    size_t bytes = 0;  // Of NextGradient().
+    std::unique_ptr<checkpoint::AfterStep> after;
+  };
+  void Append(Step step);
+  // Removes what the durable checkpoint `id` has made needless, behind the steps handed over.
+  void RemoveBefore(const checkpoint::StepId& id);
+
+  // Returns when at most `steps` of those handed over are not durable.
+  void WaitUntilLeft(int steps);
+  // The first failure since Begin. After it steps are dropped.
+  absl::Status failure() const;
+
+  struct Work {
+    double seconds = 0;  // Of writing.
+    uint64_t bytes = 0;
+    int64_t steps = 0;
+  };
+  Work work() const;  // Since the start.
+
+ private:
+  void Write(const Step& step, const std::vector<std::byte>& gradient);
+
+  checkpoint::Storage& storage_;
+  std::vector<std::byte> gradients_[2];
+  size_t next_ = 0;                                     // Of the gradients.
+  std::unique_ptr<checkpoint::SegmentWriter> segment_;  // The thread's own.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int left_ = 0;  // Steps that are not written yet.
+  absl::Status failure_;
+  Work work_;
+  Worker worker_;  // Ends first.
+};
+
+}  // namespace dtrain

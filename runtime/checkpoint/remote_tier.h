@@ -1,0 +1,61 @@
+// The second place of checkpoints (checkpoint.remote): a folder on other storage, or an object
+// store. What is durable beside the ranks is copied there by a thread of rank 0, one checkpoint at
+// a time, the newest first; training never waits for it. A run that starts on nodes that have lost
+// theirs brings the newest one back.
+//
+// A place that cannot be reached is an alarm in the metrics and the log; the next durable
+// checkpoint tries again. For the thread that trains, on rank 0.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/threads/worker.h"
+#include "checkpoint/commit/retention.h"
+#include "checkpoint/format/step_id.h"
+#include "checkpoint/storage/storage.h"
+#include "dtrain/job.h"
+
+namespace dtrain {
+
+class RemoteTier {
+ public:
+  // Without checkpoint.remote, and on other ranks than 0, all calls do nothing. An error says that
+  // the place cannot be used. REQUIRES: both outlive the result.
+  static absl::StatusOr<std::unique_ptr<RemoteTier>> Open(Job& job, checkpoint::Storage& near);
+  RemoteTier(const RemoteTier&) = delete;
+  RemoteTier& operator=(const RemoteTier&) = delete;
+  ~RemoteTier() = default;  // Ends the copy that is under way.
+
+  // Before a run resumes: copies the remote place's newest checkpoint here if none here is as new.
+  absl::Status BringBack();
+  // The checkpoint `id` is durable here.
+  void Copy(const checkpoint::StepId& id);
+  // Waits until the newest is there too. An error: it is durable here alone.
+  absl::Status Finish();
+
+ private:
+  RemoteTier(Job& job, checkpoint::Storage& near, std::unique_ptr<checkpoint::Storage> remote,
+             checkpoint::Retention keep);
+  void CopyWanted();
+  absl::Status CopyOne(const checkpoint::StepId& id);
+  absl::Status RemoveOld(int64_t epoch);
+  void Note(const checkpoint::StepId& id, const absl::Status& status);
+
+  Job& job_;
+  checkpoint::Storage& near_;
+  const std::unique_ptr<checkpoint::Storage> remote_;  // Null: nothing is to be done.
+  const checkpoint::Retention keep_;
+  std::mutex mutex_;
+  std::optional<checkpoint::StepId> wanted_;  // Durable here, and not tried yet.
+  absl::Status last_;                         // How the last copy ended.
+  std::optional<checkpoint::StepId> failed_;  // Its checkpoint, if it failed.
+  int64_t failures_ = 0;
+  Worker worker_;  // Ends first.
+};
+
+}  // namespace dtrain

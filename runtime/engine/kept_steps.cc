@@ -1,0 +1,51 @@
+#include "runtime/engine/kept_steps.h"
+
+#include "base/status.h"
+#include "runtime/engine/live_passes.h"
+
+namespace dtrain {
+
+GradientMemory KeptSteps::Memory() const {
+  // The gradients' own memory. Between the agreement and the update nobody else uses it.
+  const ReducedGradient reduced = gradients.reduced();
+  return {const_cast<float*>(reduced.data), reduced.by_shard};
+}
+
+void KeptSteps::Keep(const StepVerdict& verdict) const {
+  if (!state.keep_step) {
+    return;
+  }
+  state.keep_step({.step = state.step + 1,
+                   .count = verdict.count,
+                   .samples = verdict.samples,
+                   .loss_sum = verdict.loss_sum,
+                   .sum_of_squares = verdict.sum_of_squares,
+                   .finite = verdict.finite,
+                   .loss_unit = state.loss_unit,
+                   .unused = plan.left_out()},
+                  Memory());
+}
+
+void KeptSteps::Updated() const {
+  if (state.step_updated) {
+    state.step_updated();
+  }
+}
+
+absl::Status KeptSteps::Update(const StepEnd& end, StepReport& report,
+                               absl::FunctionRef<absl::Status(const GradientMemory&)> fill) const {
+  state.loss_unit = end.loss_unit;
+  plan.Replay(end.unused);
+  if (end.updates()) {
+    DT_RETURN_IF_ERROR(fill(Memory()));
+  }
+  DT_RETURN_IF_ERROR(DropAllGathered(state));
+  return strategy.Update({.loss_sum = end.loss_sum,
+                          .count = end.count,
+                          .samples = end.samples,
+                          .sum_of_squares = end.sum_of_squares,
+                          .finite = end.finite},
+                         report);
+}
+
+}  // namespace dtrain

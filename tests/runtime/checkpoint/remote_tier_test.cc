@@ -1,0 +1,176 @@
+// checkpoint.remote: a run whose nodes have lost their disks goes on from the second place, and a
+// place that fails holds up no step.
+#include "runtime/checkpoint/remote_tier.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "ATen/Parallel.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "checkpoint/restore/reader.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "dtrain/checkpointer.h"
+#include "dtrain/engine.h"
+#include "tests/runtime/testing/chain_for_tests.h"
+#include "tests/runtime/testing/job_for_tests.h"
+
+namespace dtrain::remote_tier_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::RankContext;
+using testing::Tokens;
+
+struct Training {
+  std::string remote;
+  std::vector<std::string> overrides = {};
+  int64_t until = 6;
+};
+
+absl::Status Train(RankContext& context, const std::string& folder, const Training& training) {
+  at::set_num_threads(1);
+  std::vector<std::string> overrides = {
+      "train_batch_size=36", "train_micro_batch_size_per_gpu=18",
+      "deterministic=true",  "checkpoint.interval=2",
+      "checkpoint.keep=2",   absl::StrCat("checkpoint.remote=", training.remote)};
+  overrides.insert(overrides.end(), training.overrides.begin(), training.overrides.end());
+  DT_ASSIGN_OR_RETURN(auto job, testing::MakeTestJob(
+                                    {.run_dir = folder, .overrides = overrides, .rank = &context}));
+  at::manual_seed(5);
+  testing::Chain model;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
+  checkpoints->Track("engine", *engine);
+  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+  job->metrics().Log("own/resumed", static_cast<double>(engine->step()));
+  Tokens source{engine->step(), job->rank(), job->world_size(), 1};
+  while (engine->step() < training.until) {
+    DT_RETURN_IF_ERROR(engine
+                           ->Step(source,
+                                  [&](const at::Tensor& tokens) {
+                                    return Loss(model.Loss(tokens), tokens.size(0));
+                                  })
+                           .status());
+    DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+  }
+  return checkpoints->Finish();
+}
+
+// The statuses of two ranks.
+std::vector<absl::Status> TrainOn(const std::string& folder, const Training& training) {
+  std::vector<absl::Status> all;
+  for (const auto& result : testing::RunRanks(
+           {.size = 2}, [&](RankContext& context) { return Train(context, folder, training); })) {
+    all.push_back(result.status);
+  }
+  return all;
+}
+
+std::vector<int64_t> StepsIn(const std::string& folder) {
+  std::vector<int64_t> steps;
+  const auto storage = *checkpoint::OpenPosixStorage(folder);
+  const std::vector<checkpoint::StepId> ids = *checkpoint::ListCheckpoints(*storage);
+  for (const checkpoint::StepId& id : ids) {
+    EXPECT_TRUE(checkpoint::Checkpoint::Open(*storage, id, checkpoint::Verify::kHashes).ok());
+    steps.push_back(id.step);
+  }
+  return steps;
+}
+
+// The metrics' records of rank 0 that hold `text`.
+std::vector<Json> Records(const std::string& folder, absl::string_view text) {
+  std::vector<Json> found;
+  const std::string all = ReadFile(folder + "/metrics/rank-0.jsonl", 1 << 24).value_or("");
+  for (const absl::string_view line : absl::StrSplit(all, '\n', absl::SkipEmpty())) {
+    if (const auto record = ParseJson(line, "metrics");
+        record.ok() && absl::StrContains(line, text)) {
+      found.push_back(*record);
+    }
+  }
+  return found;
+}
+
+TEST(RemoteTierTest, ARunThatLostItsDiskGoesOnFromTheSecondPlace) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  Training training{.remote = remote.path()};
+  EXPECT_THAT(TrainOn(folder.path(), training), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  EXPECT_EQ(StepsIn(remote.path()).size(), 2U);  // checkpoint.keep holds there too.
+  EXPECT_THAT(StepsIn(remote.path()), ::testing::Contains(6));
+  std::filesystem::remove_all(folder.path() + "/checkpoints");
+  training.until = 8;
+  EXPECT_THAT(TrainOn(folder.path(), training), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  EXPECT_EQ(Records(folder.path(), "own/resumed").back()["m"]["own/resumed"], 6);
+  EXPECT_THAT(StepsIn(remote.path()), ::testing::Contains(8));
+  EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), ::testing::Contains(8));
+}
+
+// The disk beside the ranks has what is newer: it is not replaced by what is older.
+TEST(RemoteTierTest, TheNewerPlaceCounts) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path()}),
+              ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = "", .until = 8}),
+              ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path(), .until = 9}),
+              ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  EXPECT_EQ(Records(folder.path(), "own/resumed").back()["m"]["own/resumed"], 8);
+  EXPECT_THAT(StepsIn(remote.path()), ::testing::Contains(9));
+}
+
+// A file stands where the folder of a checkpoint would be: its copy fails.
+void Obstruct(const std::string& place, const std::vector<int64_t>& steps) {
+  for (const int64_t step : steps) {
+    ASSERT_TRUE(
+        WriteFileAtomic(place + "/" + checkpoint::StepId{1, step}.DirectoryName(), "").ok());
+  }
+}
+
+TEST(RemoteTierTest, ACopyThatFailsIsAnAlarmAndIsCaughtUpWith) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  Obstruct(remote.path(), {2, 4});
+  EXPECT_THAT(
+      TrainOn(folder.path(), {.remote = remote.path(), .overrides = {"checkpoint.async=true"}}),
+      ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  EXPECT_THAT(StepsIn(remote.path()), ElementsAre(6));
+  const std::vector<Json> failed = Records(folder.path(), "remote_failed");
+  ASSERT_FALSE(failed.empty());
+  EXPECT_THAT(failed[0]["error"].get<std::string>(), HasSubstr(remote.path()));
+}
+
+TEST(RemoteTierTest, ALastCheckpointThatIsHereAloneIsSaid) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  Obstruct(remote.path(), {6});
+  const std::vector<absl::Status> ended = TrainOn(folder.path(), {.remote = remote.path()});
+  EXPECT_EQ(ended[0].code(), absl::StatusCode::kUnavailable) << ended[0];
+  EXPECT_THAT(ended[0].message(),
+              HasSubstr("the checkpoint of step 6 of epoch 1 is durable here, but not in"));
+  EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), ::testing::Contains(6));
+}
+
+TEST(RemoteTierTest, WrongPlacesAreRefusedByName) {
+  const testing::TempFolder folder;
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = folder.path() + "/checkpoints"})[0].message(),
+              HasSubstr("the folder of the checkpoints themselves"));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = "/proc/no/such"})[0].message(),
+              HasSubstr("checkpoint.remote: "));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = "s3://"})[0].message(),
+              HasSubstr("checkpoint.remote: "));
+}
+
+}  // namespace
+}  // namespace dtrain::remote_tier_test
