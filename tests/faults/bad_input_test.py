@@ -373,7 +373,7 @@ class BadInput(EndToEnd):
         self.assert_one_line(result.output, "Too many open files", "which is 16 (ulimit -n)")
 
     def test_a_save_that_meets_the_limit_of_a_files_size_is_given_up_and_training_goes_on(self):
-        sets = ["train_steps=3", "checkpoint.interval=1"]
+        sets = ["train_steps=3", "checkpoint.interval=1", "checkpoint.async=false"]
         free = self.limited("-f unlimited", "free", *sets)
         self.assertEqual(free.code, 0, free.output)
         sizes = [os.path.getsize(path) for path in

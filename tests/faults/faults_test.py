@@ -266,7 +266,7 @@ class Records(EndToEnd):
         """The run directory of a run that both tests of its records read."""
         if Records.run_dir is None:
             Records.run_dir = self.train(2, "records", ["train_steps=4", "eval_interval=2",
-                                                    "checkpoint.interval=2"])
+                                                    "checkpoint.interval=2", "checkpoint.async=false"])
         return Records.run_dir
 
     def test_the_run_directory_is_as_the_contract_says(self):

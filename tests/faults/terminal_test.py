@@ -197,7 +197,7 @@ class Terminal(EndToEnd):
     def test_checkpoints_and_a_resume_are_said_once_in_words(self):
         for name, launched in (("words-launched", True), ("words-alone", False)):
             for steps, saved in ((4, (2, 4)), (6, (6,))):
-                sets = [f"train_steps={steps}", "checkpoint.interval=2"]
+                sets = [f"train_steps={steps}", "checkpoint.interval=2", "checkpoint.async=false"]
                 run_dir = f"{self.folder}/{name}"
                 result = self.run_program(self.launch_command(2, run_dir, sets) if launched
                                           else self.alone_command(name, sets))
