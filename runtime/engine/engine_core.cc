@@ -293,7 +293,6 @@ void EngineCore::MoveWaited(double& phase_s) {
 }
 
 // The end of a step.
-
 absl::StatusOr<StepReport> EngineCore::Update() {
   if (health_.refuses()) {
     return health_.Usable();

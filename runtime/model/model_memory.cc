@@ -59,7 +59,9 @@ absl::Status ModelMemory::CheckApart(const ModelMemory& earlier) const {
           mine.tensor.kind == HeldKind::kBuffer || other.tensor.kind == HeldKind::kBuffer;
       const bool moves = StorageOf(other.tensor.tensor) != found->first || !mine.tensor.stays;
       const bool same = mine.tensor.tensor.is_same(other.tensor.tensor);
-      if ((trains || (buffer && moves && !same)) &&
+      // A weight that is lent as one tensor, frozen here, follows where the other engine moves it.
+      const bool lent = same && mine.tensor.kind == HeldKind::kFrozen && mine.tensor.stays;
+      if (((trains && !lent) || (buffer && moves && !same)) &&
           ((other.memory.has_value() && ShareElements(*mine.memory, *other.memory)) ||
            SharesNow(*mine.memory, other.tensor.tensor))) {
         return absl::InvalidArgumentError(absl::StrFormat(

@@ -23,7 +23,7 @@ class ModelMemory {
 
   // InvalidArgument names a tensor of this model and one of an engine that was made before, which
   // share memory, or did before that engine, and of which one trains; a buffer counts too, if one
-  // of the two moves.
+  // of the two moves. A tensor that the other engine trains may be lent to this model, frozen.
   absl::Status CheckApart(const ModelMemory& earlier) const;
 
  private:

@@ -35,7 +35,7 @@ CMAKE = sources("CMakeLists.txt", ".cmake")
 class Metrics(unittest.TestCase):
     maxDiff = None
     # The first part of a name; a new one belongs here and into the table.
-    FAMILIES = "train|perf|comm|time|memory|ckpt|eval|metrics"
+    FAMILIES = "train|perf|comm|time|memory|ckpt|journal|eval|metrics"
 
     def written(self):
         """Literals that look like a metric, in files that may write one."""

@@ -66,6 +66,8 @@ std::vector<std::string> SeaweedCommand(const std::string& folder, int port) {
           "-s3",
           absl::StrCat("-s3.port=", port),
           absl::StrCat("-s3.port.grpc=", free()),
+          "-s3.port.iceberg=0",  // Else at a fixed port: no second server could start beside it.
+          "-s3.port.lance=0",
           absl::StrCat("-s3.localSocket=", folder, "/s3.sock"),
           absl::StrCat("-s3.config=", folder, "/identities.json")};
 }

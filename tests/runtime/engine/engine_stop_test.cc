@@ -163,6 +163,7 @@ std::vector<double> LossesWith(int ranks, const Stop& stop) {
         at::set_num_threads(1);
         InstallStopSignals();
         const testing::TempFolder folder;
+        at::manual_seed(5);  // The weights of all trainings here.
         Training training(context, stop);
         DT_RETURN_IF_ERROR(training.Make(folder.path(), absl::StrCat(shared.path(), "/saved")));
         for (int step = 1; step <= 2; ++step) {

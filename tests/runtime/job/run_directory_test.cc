@@ -132,7 +132,7 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
               HasSubstr("the scale of the first step alone"));
   const auto scale = PrepareRunDirectory({.path = path}, Make({"fp16.loss_scale=128"}));
   EXPECT_THAT(std::string(scale.status().message()),
-              HasSubstr("fp16.loss_scale was 0, now 128; accept it by --accept-change "
+              HasSubstr("fp16.loss_scale was 0, now 128.0; accept it by --accept-change "
                         "fp16.loss_scale, choose another"));
   // A difference that cannot be accepted is named even behind one that can.
   const auto both = PrepareRunDirectory({.path = path, .accept_changes = {}},
