@@ -86,7 +86,7 @@ absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storag
   return status;
 }
 
-// What an earlier copy has left of a file.
+// How much of a file an earlier copy has left in the target.
 enum class Found { kNothing, kPart, kWhole };
 
 absl::StatusOr<Found> Look(Storage& to, StepId id, const ManifestFile& file) {

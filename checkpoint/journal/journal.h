@@ -22,7 +22,7 @@
 
 namespace dtrain::checkpoint {
 
-// What is known of a segment.
+// A segment, as far as choosing the steps to replay needs it.
 struct SegmentSummary {
   StepId id;                 // Attempt and base.
   int64_t attempt_base = 0;  // Where that attempt began.

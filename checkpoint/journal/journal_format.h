@@ -79,7 +79,7 @@ struct RecordHead {
   uint64_t gradient_bytes = 0;
   uint32_t text_crc = 0;
   uint32_t blob_crc = 0;
-  uint32_t blocks_crc = 0;  // Of the list of the blocks' checksums.
+  uint32_t blocks_crc = 0;  // Covers the list of the blocks' checksums.
   bool has_after = false;   // A run can go on from behind this step.
 
   uint64_t blocks() const;

@@ -41,7 +41,7 @@ class SegmentReader {
     std::vector<std::pair<std::string, uint64_t>> blobs;  // Names and sizes, in the file's order.
   };
   absl::StatusOr<Text> ReadText(int64_t step) const;
-  // What the run goes on with behind `step`. REQUIRES: has_after.
+  // Gives what the run goes on with behind `step`. REQUIRES: has_after.
   absl::StatusOr<AfterStep> ReadAfter(int64_t step) const;
   // Whether the step has a gradient; else it changed no weights.
   bool has_gradient(int64_t step) const { return RecordOf(step).head.gradient_bytes > 0; }
@@ -52,7 +52,7 @@ class SegmentReader {
  private:
   struct Record {
     RecordHead head;
-    uint64_t offset = 0;  // Of its head.
+    uint64_t offset = 0;  // Where its head begins in the file.
   };
   SegmentReader(std::unique_ptr<ReadableFile> file, std::string name, SegmentHeader header)
       : file_(std::move(file)), name_(std::move(name)), header_(std::move(header)) {}
@@ -68,7 +68,7 @@ class SegmentReader {
   const std::unique_ptr<ReadableFile> file_;
   const std::string name_;  // For messages.
   const SegmentHeader header_;
-  std::vector<Record> records_;  // Of the steps after the base.
+  std::vector<Record> records_;  // One for each step after the base, in order.
 };
 
 }  // namespace dtrain::checkpoint

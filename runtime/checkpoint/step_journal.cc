@@ -108,7 +108,9 @@ void StepJournal::Rotate() {
   if (for_good_) {
     return;
   }
-  thread_.Begin(Header());
+  checkpoint::SegmentHeader header = Header();
+  gradient_bytes_ = header.gradient_bytes();
+  thread_.Begin(std::move(header));
   on_ = true;
   rate_ = {};
 }
@@ -125,7 +127,7 @@ void StepJournal::Take(const StepEnd& end, const GradientMemory& gradient) {
   absl::Span<std::byte> into;
   if (on_ && end.updates()) {
     std::vector<std::byte>& memory = thread_.NextGradient();
-    memory.resize(Header().gradient_bytes());
+    memory.resize(gradient_bytes_);
     into = absl::MakeSpan(memory);
     taken.bytes = into.size();
   }

@@ -90,6 +90,7 @@ class StepJournal : public std::enable_shared_from_this<StepJournal> {
   const std::vector<plan::OwnedRange> stored_;  // What this rank journals of the gradient.
   checkpoint::EpochRecord epoch_;
   int64_t attempt_base_ = 0;
+  size_t gradient_bytes_ = 0;  // This rank's bytes of one step's gradient.
   std::optional<ChangedBuffers> buffers_;
   bool on_ = false;
   bool for_good_ = false;  // It stays off: what switched it off would do so again.
