@@ -31,7 +31,7 @@ struct StepVote {
   // the others and has none to run it on.
   int32_t has_batch = 0;
   int32_t lacks_spare = 0;
-  double micro_batch_s = 0;  // What a micro-batch of this step took.
+  double micro_batch_s = 0;  // A micro-batch of this step took so long.
 };
 
 struct StepVerdict {

@@ -5,7 +5,6 @@
 
 #include "runtime/engine/build/engine_builder.h"
 #include "runtime/engine/engine_core.h"
-#include "runtime/engine/evaluation.h"
 
 namespace dtrain {
 
@@ -21,7 +20,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Job& job, torch::nn::Modu
 Engine::Engine(std::unique_ptr<EngineCore> core) : core_(std::move(core)) {}
 Engine::~Engine() = default;
 
-int64_t Engine::step() const { return core_->state().step; }
+int64_t Engine::step() const { return core_->state().progress.step; }
 
 EngineState& Engine::state() { return core_->SettledState(); }
 
@@ -41,7 +40,7 @@ absl::StatusOr<StepReport> Engine::Update() { return core_->Update(); }
 void Engine::BeginMicroBatch() { core_->SeedNextForward(); }
 
 absl::StatusOr<double> Engine::RunEvaluation(const internal::EvaluationCalls& calls) {
-  return Evaluation(*core_, calls).Run();
+  return core_->Evaluate(calls);
 }
 
 absl::Status Engine::Replay(const StepEnd& end,

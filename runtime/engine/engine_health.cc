@@ -1,9 +1,12 @@
 #include "runtime/engine/engine_health.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_format.h"
+#include "comm/call.h"
 #include "comm/nccl/device_group.h"
+#include "runtime/engine/rank_difference.h"
 #include "runtime/job/job_state.h"
 
 namespace dtrain {
@@ -40,6 +43,23 @@ void EngineHealth::EndGroups(int64_t step, const absl::Status& failure) {
     live->Abort(reason);
   }
   Break(absl::AbortedError(reason));
+}
+
+absl::Status EngineHealth::Explained(const absl::Status& failure,
+                                     const std::vector<int>& readiness) {
+  if (state_.live == nullptr || job_.state().store == nullptr ||
+      !comm::AreRanksDifferent(failure) || std::exchange(explained_, true)) {
+    return failure;
+  }
+  const RankTrace mine{.reads = state_.live->reads(),
+                       .frozen_reads = state_.frozen == nullptr ? std::vector<int64_t>{}
+                                                                : state_.frozen->live->reads(),
+                       .gradients = readiness};
+  const std::string prefix =
+      absl::StrFormat("ranks-differ/%d/%d", job_.group().epoch(), state_.progress.step);
+  return NameDifference(failure, state_, mine,
+                        {*job_.state().store, prefix, job_.rank(), job_.world_size()},
+                        job_.config().gather_limits().live_max);
 }
 
 void EngineHealth::Refuse(const absl::Status& failure) {

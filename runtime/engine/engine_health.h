@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dtrain/job.h"
@@ -34,14 +35,18 @@ class EngineHealth {
   // They are told the failure itself where another rank caused it. Does nothing to a rank alone,
   // whose engine is not broken by it.
   void EndGroups(int64_t step, const absl::Status& failure);
+  // `failure`, with where the ranks of stage 3 parted if that is what failed; `readiness` is the
+  // order in which this rank's gradients came. Asks the others once. Before the groups end.
+  absl::Status Explained(const absl::Status& failure, const std::vector<int>& readiness);
   // The step's call returns `failure`. If the engine is broken, later calls are refused with it.
   void Refuse(const absl::Status& failure);
 
  private:
   Job& job_;
   const EngineState& state_;
-  absl::Status failure_;  // There is no way on.
-  bool refuses_ = false;  // It was returned: later calls say what to do.
+  absl::Status failure_;    // There is no way on.
+  bool refuses_ = false;    // It was returned: later calls say what to do.
+  bool explained_ = false;  // Explained has asked the others, of this failure.
   absl::Status mixed_weights_;
 };
 

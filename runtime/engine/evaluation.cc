@@ -56,7 +56,7 @@ absl::Status Evaluation::Load() {
 
 // At stage 3 all ranks run the loss function as often as the one with the most batches.
 absl::Status Evaluation::LoadSpare() {
-  if (core_.state().lives().empty() || core_.job().world_size() == 1) {
+  if (engine_.state.lives().empty() || engine_.job.world_size() == 1) {
     return absl::OkStatus();
   }
   absl::Status loaded = calls_.load_spare();
@@ -65,10 +65,10 @@ absl::Status Evaluation::LoadSpare() {
 }
 
 absl::Status Evaluation::TakeBatch(int64_t micro) {
-  BeginPass(core_.state(), plan::GatherSchedule::Pass::kEvaluation);
-  core_.witness_.Begin(ForwardWitness::Pass::kEvaluation);
+  BeginPass(engine_.state, plan::GatherSchedule::Pass::kEvaluation);
+  micro_batches_.witness().Begin(ForwardWitness::Pass::kEvaluation);
   try {
-    const ScopedSeed numbers(core_.random_.SeedOf(MicroBatchOf::kEvaluation, micro));
+    const ScopedSeed numbers(micro_batches_.random().SeedOf(MicroBatchOf::kEvaluation, micro));
     const Loss loss = calls_.forward();
     if (vote_.has_batch != 0) {
       ++vote_.samples;
@@ -79,17 +79,17 @@ absl::Status Evaluation::TakeBatch(int64_t micro) {
         vote_.loss_sum += loss.sum.item<double>() * static_cast<double>(loss.count);
       }
     }
-    EndPass(core_.state());
+    EndPass(engine_.state);
   } catch (const std::exception& error) {
     return FromException("in the loss function of an evaluation", error,
-                         core_.witness_.Describe(error));
+                         micro_batches_.witness().Describe(error));
   }
-  return core_.BackgroundStatus();
+  return micro_batches_.BackgroundStatus();
 }
 
 absl::StatusOr<StepVerdict> Evaluation::AgreeOnNext(const absl::Status& failure) {
-  Job& job = core_.job();
-  const int64_t step = core_.state().step;
+  Job& job = engine_.job;
+  const int64_t step = engine_.state.progress.step;
   vote_.failed = failure.ok() ? 0 : 1;
   vote_.stop_signal = job.stop_signal();
   // Closures may do what takes its time on one rank, such as writing samples: no learnt limit.
@@ -123,14 +123,14 @@ absl::StatusOr<StepVerdict> Evaluation::AgreeOnNext(const absl::Status& failure)
 // Before each micro-batch the ranks agree whether and how they go on, so that all end after the
 // same one: some may have no batch left, fail in their source, or have received a stop signal.
 absl::StatusOr<StepVerdict> Evaluation::TakeBatches() {
-  Job& job = core_.job();
+  Job& job = engine_.job;
   const int64_t micro_batches_max =
       job.config().eval_batches() * job.config().gradient_accumulation_steps();
-  vote_.step = core_.state().step;
+  vote_.step = engine_.state.progress.step;
   vote_.epoch = job.group().epoch();
   absl::Status failure;
   for (int64_t micro = 0;; ++micro) {
-    job.Beat("eval", core_.state().step);
+    job.Beat("eval", engine_.state.progress.step);
     vote_.has_batch = 0;
     vote_.lacks_spare = 0;
     if (failure.ok() && micro < micro_batches_max) {
@@ -140,21 +140,21 @@ absl::StatusOr<StepVerdict> Evaluation::TakeBatches() {
     if (verdict.ranks_with_batch == 0 || verdict.stop_signal != 0) {
       return verdict;
     }
-    if (vote_.has_batch != 0 || !core_.state().lives().empty()) {
+    if (vote_.has_batch != 0 || !engine_.state.lives().empty()) {
       failure = TakeBatch(micro);
     }
-    if (!failure.ok() && core_.state().live != nullptr) {
-      failure = core_.Explained(failure);
-      core_.health_.EndGroups(core_.state().step + 1,
-                              failure);  // The others may wait for weights, not for the agreement.
+    if (!failure.ok() && engine_.state.live != nullptr) {
+      failure = engine_.health.Explained(failure, engine_.gradients->readiness());
+      engine_.health.EndGroups(engine_.state.progress.step + 1,
+                               failure);  // The others may wait for weights, not for the agreement.
       return failure;
     }
   }
 }
 
 absl::StatusOr<double> Evaluation::Result(const StepVerdict& verdict) const {
-  Job& job = core_.job();
-  const int64_t step = core_.state().step;
+  Job& job = engine_.job;
+  const int64_t step = engine_.state.progress.step;
   if (verdict.ranks_with_batch > 0) {  // A stop signal ended it before all was read.
     job.state().ended_by_stop = "an evaluation";
     job.metrics().EndEvaluations();
@@ -177,25 +177,24 @@ absl::StatusOr<double> Evaluation::Result(const StepVerdict& verdict) const {
 }
 
 absl::StatusOr<double> Evaluation::Run() {
-  DT_RETURN_IF_ERROR(core_.CheckIdle());
   DeferStopSignals();
   const at::NoGradGuard no_grad;
   const CpuRngSnapshot numbers_before;
   const absl::Cleanup over = [&numbers_before] { numbers_before.Restore(); };
-  DT_RETURN_IF_ERROR(core_.buffers_->BeginEvaluation());
-  const absl::Cleanup give_back = [this] { core_.buffers_->EndEvaluation(); };
+  DT_RETURN_IF_ERROR(engine_.buffers->BeginEvaluation());
+  const absl::Cleanup give_back = [this] { engine_.buffers->EndEvaluation(); };
   calls_.begin();
   const absl::Cleanup end = [this] { calls_.end(); };
-  const ModuleModes modes(core_.module_);
-  core_.module_.eval();
+  const ModuleModes modes(engine_.module);
+  engine_.module.eval();
   const absl::StatusOr<StepVerdict> verdict = TakeBatches();
   modes.Restore();
-  if (!verdict.ok() && core_.state().live != nullptr) {
-    DropAllGathered(core_.state()).IgnoreError();
+  if (!verdict.ok() && engine_.state.live != nullptr) {
+    DropAllGathered(engine_.state).IgnoreError();
   }
-  BeginPass(core_.state(), plan::GatherSchedule::Pass::kTraining);
+  BeginPass(engine_.state, plan::GatherSchedule::Pass::kTraining);
   DT_RETURN_IF_ERROR(verdict.status());
-  core_.witness_.End(ForwardWitness::Pass::kEvaluation);
+  micro_batches_.witness().End(ForwardWitness::Pass::kEvaluation);
   return Result(*verdict);
 }
 

@@ -7,17 +7,19 @@
 #include "absl/status/statusor.h"
 #include "dtrain/engine.h"
 #include "runtime/engine/agreement.h"
-#include "runtime/engine/engine_core.h"
+#include "runtime/engine/engine_parts.h"
+#include "runtime/engine/micro_batches.h"
 
 namespace dtrain {
 
 class Evaluation {
  public:
-  // REQUIRES: both outlive this object.
-  Evaluation(EngineCore& core, const internal::EvaluationCalls& calls)
-      : core_(core), calls_(calls) {}
+  // REQUIRES: all outlive this object.
+  Evaluation(EngineParts& engine, MicroBatches& micro_batches,
+             const internal::EvaluationCalls& calls)
+      : engine_(engine), micro_batches_(micro_batches), calls_(calls) {}
 
-  // Collective. Contract and result are those of Engine::Evaluate.
+  // Collective. Contract and result are those of Engine::Evaluate. REQUIRES: the engine is idle.
   absl::StatusOr<double> Run();
 
  private:
@@ -30,7 +32,8 @@ class Evaluation {
   // The result of an evaluation that ended with `verdict`.
   absl::StatusOr<double> Result(const StepVerdict& verdict) const;
 
-  EngineCore& core_;
+  EngineParts& engine_;
+  MicroBatches& micro_batches_;
   const internal::EvaluationCalls& calls_;
   StepVote vote_;  // This rank's sums up to now, and whether it has a batch for the next round.
 };

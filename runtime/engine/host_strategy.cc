@@ -57,9 +57,10 @@ absl::Status HostStrategy::Update(const StepVerdict& verdict, StepReport& report
     const ScopedPhase phase("dtrain::update", report.update_s);
     DT_RETURN_IF_ERROR(Apply(verdict, report));
   }
-  scale_ = state_.loss_scale;
+  scale_ = state_.progress.loss_scale;
   if (verdict.count > 0) {  // Else nothing was seen of how gradients fit the scale.
-    state_.loss_scale = plan::NextLossScale(job_.config().precision(), scale_, !verdict.finite);
+    state_.progress.loss_scale =
+        plan::NextLossScale(job_.config().precision(), scale_, !verdict.finite);
   }
   if (parts_.gather != nullptr) {
     const ScopedPhase phase("dtrain::wait", report.exposed_comm_s);
@@ -76,11 +77,11 @@ absl::Status HostStrategy::Apply(const StepVerdict& verdict, StepReport& report)
   const Config& config = job_.config();
   const double to_mean = ToMean(config, state_, verdict.count);
   report.grad_norm = std::sqrt(verdict.sum_of_squares) * to_mean;
-  report.loss_scale = state_.loss_scale.scale;
-  report.learning_rate = plan::LrAt(config.scheduler(), state_.updates);
+  report.loss_scale = state_.progress.loss_scale.scale;
+  report.learning_rate = plan::LrAt(config.scheduler(), state_.progress.updates);
   if (!verdict.updates()) {
     report.skipped = true;
-    ++state_.skipped;
+    ++state_.progress.skipped;
     return absl::OkStatus();
   }
   const UpdateStep step =
@@ -108,8 +109,8 @@ absl::Status HostStrategy::ApplyFromFar(const UpdateStep& step, const ReducedGra
   return parts_.stream->Run(
       chunks, [&](const StateChunk& chunk, absl::Span<std::byte* const> near) {
         for (const UpdatePiece& piece : chunk.pieces) {
-          UpdatePieceBy(*parts_.rule, step, piece,
-                        NearMemoryOf(state_, gradient, piece, chunk.local, near));
+          UpdatePieceInParts(state_, *parts_.rule, step, piece,
+                             NearMemoryOf(state_, gradient, piece, chunk.local, near));
         }
         if (chunk.ends_bucket && parts_.gather != nullptr) {
           parts_.gather->Start(chunk.bucket);

@@ -12,29 +12,28 @@ GradientMemory KeptSteps::Memory() const {
 }
 
 void KeptSteps::Keep(const StepVerdict& verdict) const {
-  if (!state.keep_step) {
+  if (!state.hooks.keep_step) {
     return;
   }
-  state.keep_step({.step = state.step + 1,
-                   .count = verdict.count,
-                   .samples = verdict.samples,
-                   .loss_sum = verdict.loss_sum,
-                   .sum_of_squares = verdict.sum_of_squares,
-                   .finite = verdict.finite,
-                   .loss_unit = state.loss_unit,
-                   .unused = plan.left_out()},
-                  Memory());
+  state.hooks.keep_step({.step = state.progress.step + 1,
+                         .count = verdict.count,
+                         .samples = verdict.samples,
+                         .loss_sum = verdict.loss_sum,
+                         .sum_of_squares = verdict.sum_of_squares,
+                         .finite = verdict.finite,
+                         .loss_unit = state.progress.loss_unit,
+                         .unused = plan.left_out()});
 }
 
 void KeptSteps::Updated() const {
-  if (state.step_updated) {
-    state.step_updated();
+  if (state.hooks.step_updated) {
+    state.hooks.step_updated();
   }
 }
 
 absl::Status KeptSteps::Update(const StepEnd& end, StepReport& report,
                                absl::FunctionRef<absl::Status(const GradientMemory&)> fill) const {
-  state.loss_unit = end.loss_unit;
+  state.progress.loss_unit = end.loss_unit;
   plan.Replay(end.unused);
   if (end.updates()) {
     DT_RETURN_IF_ERROR(fill(Memory()));

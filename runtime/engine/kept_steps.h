@@ -1,4 +1,4 @@
-// How steps leave the engine for a step journal, and come back when it is replayed. An update
+// Steps leave the engine here for a step journal, and come back when it is replayed. An update
 // follows from the state before it, the numbers of the agreement and the reduced gradient, so these
 // are all that is kept. Driven by the thread that trains.
 #pragma once
@@ -22,7 +22,7 @@ struct KeptSteps {
   GradientSync& gradients;
   StepStrategy& strategy;
 
-  // Gives the step that ends as `verdict` says to EngineState::keep_step, if there is one.
+  // Gives the step that ends as `verdict` says to StepHooks::keep_step, if there is one.
   void Keep(const StepVerdict& verdict) const;
   // The update of that step has ended.
   void Updated() const;

@@ -11,9 +11,9 @@ namespace dtrain {
 
 absl::Status TakeLossScale(Job& job, int64_t count, EngineState& state) {
   if (const double fixed = job.config().precision().loss_scale; fixed > 0) {
-    state.loss_scale.scale = fixed;
+    state.progress.loss_scale.scale = fixed;
   }
-  if (state.loss_unit > 0) {
+  if (state.progress.loss_unit > 0) {
     return absl::OkStatus();
   }
   double unit = std::exp2(std::round(std::log2(static_cast<double>(std::max<int64_t>(1, count)))));
@@ -21,7 +21,7 @@ absl::Status TakeLossScale(Job& job, int64_t count, EngineState& state) {
                       job.group().Broadcast({&unit, sizeof(unit), DType::kFloat64, {}}, 0,
                                             {.name = "loss unit", .caller_waits = true}));
   DT_RETURN_IF_ERROR(work.Wait());
-  state.loss_unit = unit;
+  state.progress.loss_unit = unit;
   return absl::OkStatus();
 }
 

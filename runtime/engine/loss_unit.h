@@ -1,5 +1,4 @@
-// What the loss's sum is multiplied with in fp16, and how many of its samples gradients are made
-// of.
+// Chooses the scale by which fp16 multiplies the loss's sum, and checks a loss before its backward.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ absl::Status SkippedSteps::NonFinite(const StepReport& skipped, const std::strin
   DT_LOG(Warning) << "step " << skipped.step << " skipped: the gradient of " << culprit
                   << " is not finite (loss " << loss << ")"
                   << (scaled ? absl::StrFormat("; loss scale %g, next %g", scale.scale,
-                                               state_.loss_scale.scale)
+                                               state_.progress.loss_scale.scale)
                              : "");
   without_target_ = {};
   if (non_finite_.count == 0) {
@@ -86,14 +86,15 @@ absl::Status SkippedSteps::Diverged(const StepReport& skipped, const std::string
                   "step %d: the gradient of %s is not finite at the smallest loss scale either, "
                   "%g (first %s in step %d%s): %s, or use bf16.enabled",
                   skipped.step, culprit, scale.scale, non_finite_.culprit, non_finite_.first_step,
-                  LossText(non_finite_.loss), Advice(state_.updates > 0, /*fixed_scale=*/false)));
+                  LossText(non_finite_.loss),
+                  Advice(state_.progress.updates > 0, /*fixed_scale=*/false)));
   }
   if (non_finite_.count >= kNonFiniteStepsMax) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%d steps in a row had a gradient that is not finite, up to step %d (first %s in step "
         "%d%s): %s",
         non_finite_.count, skipped.step, non_finite_.culprit, non_finite_.first_step,
-        LossText(non_finite_.loss), Advice(state_.updates > 0, scaled)));
+        LossText(non_finite_.loss), Advice(state_.progress.updates > 0, scaled)));
   }
   return absl::OkStatus();
 }

@@ -41,7 +41,7 @@ void StopLooks::Take(const StepVerdict& verdict) {
 }
 
 absl::StatusOr<bool> StopLooks::Look(int64_t done) {
-  const StepVote vote{.step = state_.step,
+  const StepVote vote{.step = state_.progress.step,
                       .epoch = job_.group().epoch(),
                       .stop_signal = job_.stop_signal(),
                       .micro_batch_s = MicroBatchSeconds(done)};
@@ -60,7 +60,7 @@ absl::StatusOr<bool> StopLooks::Look(int64_t done) {
 StepReport StoppedStep(Job& job, const EngineState& state) {
   job.state().ended_by_stop = "a step";
   StepReport none;
-  none.step = state.step;
+  none.step = state.progress.step;
   none.loss = std::numeric_limits<double>::quiet_NaN();
   none.skipped = true;
   none.stopped = true;

@@ -15,7 +15,7 @@ UpdatePlan::UpdatePlan(Job& job, EngineState& state, UpdateGroups groups)
       groups_(std::move(groups)),
       unused_(job.group(), state.flat->layout(), job.config().optimizer().skip_unused) {
   if (job.config().optimizer().skip_unused) {
-    state.missed.resize(state.flat->layout().entries().size());
+    state.progress.missed.resize(state.flat->layout().entries().size());
   }
 }
 
@@ -24,7 +24,7 @@ void UpdatePlan::AddBucket(const plan::OwnedRange& owned) {
 }
 
 absl::Status UpdatePlan::TakeUnused(const StepVerdict& verdict) {
-  DT_RETURN_IF_ERROR(unused_.Agree(verdict.compares_unused, state_.step + 1));
+  DT_RETURN_IF_ERROR(unused_.Agree(verdict.compares_unused, state_.progress.step + 1));
   ChoosePieces();
   return absl::OkStatus();
 }
@@ -67,7 +67,7 @@ const std::vector<StateChunk>& UpdatePlan::Chunks(const UpdateRule& rule, Cut cu
 
 UpdateStep UpdatePlan::StepOf(double gradient_scale) const {
   const Config& config = job_.config();
-  UpdateStep step{.update = state_.updates + 1,
+  UpdateStep step{.update = state_.progress.updates + 1,
                   .gradient_scale = gradient_scale,
                   .gradient_limit = config.gradient_clipping_value(),
                   .settings = settings()};
@@ -76,13 +76,15 @@ UpdateStep UpdatePlan::StepOf(double gradient_scale) const {
     step.rounding = {.seed = MixBits(kRoundingStream ^ static_cast<uint64_t>(config.seed())),
                      .offset = static_cast<uint64_t>(step.update)};
   }
-  for (size_t i = 0; i < state_.missed.size(); ++i) {  // Then each parameter has its settings.
-    step.settings[i].missed = state_.missed[i];
+  for (size_t i = 0; i < state_.progress.missed.size();
+       ++i) {  // Then each parameter has its settings.
+    step.settings[i].missed = state_.progress.missed[i];
   }
   for (ParamSettings& group : step.settings) {
-    group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr, state_.updates);
+    group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr,
+                               state_.progress.updates);
     const plan::Betas betas =
-        plan::BetasAt(config.scheduler(), {group.beta1, group.beta2}, state_.updates);
+        plan::BetasAt(config.scheduler(), {group.beta1, group.beta2}, state_.progress.updates);
     group.beta1 = betas.first;
     group.beta2 = betas.second;
   }
@@ -90,15 +92,15 @@ UpdateStep UpdatePlan::StepOf(double gradient_scale) const {
 }
 
 void UpdatePlan::Count() {
-  ++state_.updates;
-  for (size_t i = 0; skips() && i < state_.missed.size(); ++i) {
-    state_.missed[i] += unused_.unused(i) ? 1 : 0;
+  ++state_.progress.updates;
+  for (size_t i = 0; skips() && i < state_.progress.missed.size(); ++i) {
+    state_.progress.missed[i] += unused_.unused(i) ? 1 : 0;
   }
 }
 
 double LossFactor(const Config& config, const EngineState& state) {
-  const double scale = state.loss_scale.scale / config.gradient_predivision();
-  return state.loss_unit > 0 ? scale / state.loss_unit : scale;
+  const double scale = state.progress.loss_scale.scale / config.gradient_predivision();
+  return state.progress.loss_unit > 0 ? scale / state.progress.loss_unit : scale;
 }
 
 double ToMean(const Config& config, const EngineState& state, int64_t count) {

@@ -34,7 +34,7 @@ class UpdatePlan {
   int32_t NoteUsed(std::vector<uint8_t> used) { return unused_.Note(std::move(used)); }
   // Collective: finds what no rank used in the step that ends, which its update may leave out.
   absl::Status TakeUnused(const StepVerdict& verdict);
-  // What TakeUnused found that the update leaves out, by entry; empty: it takes all pieces.
+  // Says what the update leaves out, by entry, as TakeUnused found it; empty: it takes all pieces.
   std::vector<uint8_t> left_out() const;
   // The same of a step that is replayed.
   void Replay(std::vector<uint8_t> left_out);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/functional/function_ref.h"
 #include "base/numeric/dtype.h"
 #include "dtrain/engine.h"
 #include "runtime/model/flat_parameters.h"
@@ -19,6 +20,8 @@
 #include "runtime/shard/secondary_shards.h"
 
 namespace dtrain {
+
+struct UpdatePiece;  // update_pieces.h
 
 // One number that the optimizer keeps of each element.
 struct StateSlot {
@@ -34,6 +37,37 @@ struct FrozenShards {
   std::vector<plan::OwnedRange> owned;
   at::Tensor values;  // The values that this rank owns: [shard elements] of flat->dtype().
   std::unique_ptr<LiveParameters> live;
+};
+
+// How far training has come: the numbers that steps change beside weights and slots.
+struct TrainingProgress {
+  int64_t step = 0;     // Steps finished.
+  int64_t updates = 0;  // Steps that changed weights: bias correction goes by them.
+  int64_t skipped = 0;
+  // With optimizer.skip_unused_parameters, by entry of the layout: of the updates, those that left
+  // it as it was. Else empty.
+  std::vector<int64_t> missed;
+  plan::LossScale loss_scale;
+  // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
+  // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
+  double loss_unit = 0;
+};
+
+// What saves and a step journal do in a step. Each is null where nobody needs it.
+struct StepHooks {
+  // Called before weights and states change, by all ranks `together` in a step, or by one rank
+  // alone: a save in the background reads them.
+  std::function<absl::Status(bool together)> before_update;
+  // Called by all ranks between the agreement of a step and its update.
+  std::function<void(const StepEnd& end)> keep_step;
+  // On the host, updates a piece by calls of `update`, from any thread, for parts that together are
+  // the piece: each is named by its first element in the piece and brings the gradient to take.
+  using PartUpdate =
+      absl::FunctionRef<void(int64_t begin, int64_t elements, const float* gradient)>;
+  std::function<void(const UpdatePiece& piece, const float* gradient, PartUpdate update)>
+      update_piece;
+  // Called when that update has ended, before the program can write to a weight.
+  std::function<void()> step_updated;
 };
 
 class EngineState {
@@ -60,29 +94,13 @@ class EngineState {
   };
   ValueWindow window;
   bool local_buffers = false;  // module_buffers "local": each rank has its own.
-  plan::LossScale loss_scale;
-  // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
-  // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
-  double loss_unit = 0;
   int zero_stage = 0;
-  int64_t step = 0;     // Steps finished.
-  int64_t updates = 0;  // Steps that changed weights: bias correction goes by them.
-  int64_t skipped = 0;
-  // With optimizer.skip_unused_parameters, by entry of the layout: of the updates, those that left
-  // it as it was. Else empty.
-  std::vector<int64_t> missed;
+  TrainingProgress progress;
   EngineOptions options;
   // Why a device did not say how its last step ended, or its weights did not come: then nothing
   // here may be saved.
   absl::Status settled;
-  // Called before weights and states change, by all ranks `together` in a step, or by one rank
-  // alone. Null: nobody reads them meanwhile, as a save in the background does.
-  std::function<absl::Status(bool together)> before_update;
-  // Called by all ranks between the agreement of a step and its update, which takes the gradient as
-  // this leaves it. Null: nobody keeps steps, as a step journal does.
-  std::function<void(const StepEnd& end, const GradientMemory& gradient)> keep_step;
-  // Called when that update has ended, before the program can write to a weight. Null likewise.
-  std::function<void()> step_updated;
+  StepHooks hooks;
 
   // The sets of parameters that are gathered: none below stage 3.
   std::vector<LiveParameters*> lives() const {

@@ -1,5 +1,6 @@
-// What the update of a step follows from, beside the state before it: the numbers that the ranks
-// agreed on, and the reduced gradient. A step journal keeps both, and a replay brings them back.
+// The update of a step follows from the state before it and from what is here: the numbers that the
+// ranks agreed on, and the reduced gradient. A step journal keeps both, and a replay brings them
+// back.
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,22 @@ PieceMemory MemoryBy(const EngineState& state, const ReducedGradient& gradient,
   return memory;
 }
 
+// The memory of a part of the piece from its element `begin` on.
+PieceMemory PartOf(const PieceMemory& memory, int64_t begin, const float* gradient) {
+  PieceMemory part = memory;
+  part.weights += begin;
+  part.gradient = gradient;
+  part.bf16 += part.bf16 == nullptr ? 0 : begin;
+  part.fp16 += part.fp16 == nullptr ? 0 : begin;
+  for (kernels::MutableFlat& state : part.states) {
+    if (state.data != nullptr) {
+      state.data = static_cast<std::byte*>(state.data) +
+                   begin * static_cast<int64_t>(DTypeBytes(state.dtype));
+    }
+  }
+  return part;
+}
+
 const at::Tensor& StateTensor(const EngineState& state, size_t index) {
   return index < state.slots.size() ? state.slots[index].tensor : state.master;
 }
@@ -97,10 +113,26 @@ void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const UpdateP
   RoundToFp16(piece, memory);
 }
 
+void UpdatePieceInParts(const EngineState& state, const UpdateRule& rule, const UpdateStep& step,
+                        const UpdatePiece& piece, const PieceMemory& memory) {
+  if (!state.hooks.update_piece) {
+    UpdatePieceBy(rule, step, piece, memory);
+    return;
+  }
+  state.hooks.update_piece(piece, memory.gradient,
+                           [&](int64_t begin, int64_t elements, const float* gradient) {
+                             UpdatePiece part = piece;
+                             part.flat += begin;
+                             part.local += begin;
+                             part.elements = elements;
+                             UpdatePieceBy(rule, step, part, PartOf(memory, begin, gradient));
+                           });
+}
+
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
                     const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces) {
   for (const UpdatePiece& piece : pieces) {
-    UpdatePieceBy(rule, step, piece, MemoryOf(state, gradient, piece));
+    UpdatePieceInParts(state, rule, step, piece, MemoryOf(state, gradient, piece));
   }
 }
 

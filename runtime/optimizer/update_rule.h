@@ -119,7 +119,10 @@ void RoundToFp16(const UpdatePiece& piece, const PieceMemory& memory);
 // Updates a piece and rounds what is kept in fp16.
 void UpdatePieceBy(const UpdateRule& rule, const UpdateStep& step, const UpdatePiece& piece,
                    const PieceMemory& memory);
-// Near states: all pieces.
+// The same, by way of StepHooks::update_piece where it is set.
+void UpdatePieceInParts(const EngineState& state, const UpdateRule& rule, const UpdateStep& step,
+                        const UpdatePiece& piece, const PieceMemory& memory);
+// Near states: all pieces in parts.
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,
                     const ReducedGradient& gradient, absl::Span<const UpdatePiece> pieces);
 

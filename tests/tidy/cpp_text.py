@@ -1,6 +1,7 @@
 """Reads C++ as far as shape_test.py needs it: which names a file declares, which it uses, and how long
 its functions are. It is no compiler: no preprocessor runs, and names are not looked up in scopes."""
 import bisect
+import collections
 import re
 
 BLANKED = re.compile(
@@ -33,14 +34,15 @@ def without_comments_and_strings(text):
 
 
 class Source:
-    """One file. `functions` holds (name, lines of its body), `declared` holds (name, whether it is a
-    function), and `used` holds (name, the token after it, the names in whose
-    definition it stands). All of this is uncertain where braces do not pair, as with directives that
+    """One file. `functions` holds (name, lines of its body), `members` the number of each class's data
+    members, `declared` holds (name, whether it is a function), and `used` holds (name, the token after it, the
+    names in whose definition it stands). All of this is uncertain where braces do not pair, as with directives that
     choose among them: then `is_balanced` is false."""
 
     def __init__(self, text):
         text = without_comments_and_strings(text)
         self.functions, self.declared, self.used = [], [], []
+        self.members = collections.Counter()
         for directive in DIRECTIVE.findall(text):
             self._directive(directive)
         text = DIRECTIVE.sub(lambda match: "\n" * match.group(0).count("\n"), text)
@@ -163,6 +165,8 @@ class Source:
         elif shape.kind in ("class", "enum", "variable", "alias") and shape.name:
             if "friend" not in head:
                 self.declared.append((shape.name, False))
+            if within and shape.kind == "variable" and "static" not in head:
+                self.members["::".join(within)] += 1
             self._use(shape.others, (*within, *shape.qualifiers, shape.name))
         else:
             self._use(head, within)

@@ -14,6 +14,7 @@ UPWARD = {}  # "FILE includes FILE": the reason. At most 3.
 
 FILES_IN_FOLDER_MAX = 40
 FUNCTION_LINES_MAX = 70
+ENGINE_MEMBERS_MAX = 16  # The most members of a class of runtime/engine.
 # "FILE: NAME" of functions that are longer, and why.
 LONG_FUNCTIONS = {
     "kernels/layers/layernorm.cu: BackwardKernel": "its registers are counted: parts of it would spill",
@@ -79,6 +80,12 @@ def long_functions(read):
             if length > FUNCTION_LINES_MAX}
 
 
+def large_classes(read):
+    """{path: Source} -> {"FILE: CLASS": data members}."""
+    return {f"{path}: {name}": members for path, source in read.items() for name, members in source.members.items()
+            if members > ENGINE_MEMBERS_MAX}
+
+
 def is_of_tests(path):
     return path.startswith(("tests/", "bench/")) or "/fake" in path
 
@@ -132,6 +139,10 @@ class Shape(unittest.TestCase):
         self.assertEqual({name: length for name, length in found.items() if name not in LONG_FUNCTIONS}, {})
         self.assertEqual(sorted(set(LONG_FUNCTIONS) - set(found)), [], "are short by now")
 
+    def test_classes_of_the_engine_have_few_members(self):
+        self.assertEqual(large_classes({path: source for path, source in READ.items()
+                                        if path.startswith("runtime/engine/")}), {})
+
     def test_what_headers_declare_is_used(self):
         unused = {name: path for name, path in unused_names(READ).items()
                   if path not in FOREIGN | PUBLIC and not path.startswith("runtime/include/")}
@@ -162,6 +173,15 @@ class Rules(unittest.TestCase):
         body = "  Go();\n" * (FUNCTION_LINES_MAX - 2)
         self.assertEqual(long_functions({"a.cc": Source("void F() {\n" + body + "}\n")}), {})
         self.assertEqual(long_functions({"a.cc": Source("void F() {\n\n" + body + "}\n")}), {"a.cc: F": 71})
+
+    def test_a_class_of_many_members_is_noticed(self):
+        inner = "  struct B {\n    int c_;\n    int d() const { return c_; }\n  };\n"
+        text = ("class A {\n public:\n  A();\n  static constexpr int kE = 1;\n  friend class F;\n" + inner +
+                " private:\n  std::vector<int> g_ = {1};\n  H h_{g_, 1};\n  std::function<int(int)> i_;\n")
+        self.assertEqual(Source(text + "};\nint j = 0;\n").members, {"A": 3, "A::B": 1})
+        more = "".join(f"  int k{i}_ = 0;\n" for i in range(ENGINE_MEMBERS_MAX - 3))
+        self.assertEqual(large_classes({"a.h": Source(text + more + "};\n")}), {})
+        self.assertEqual(large_classes({"a.h": Source(text + more + "  int l_;\n};\n")}), {"a.h: A": 17})
 
     def test_lambdas_count_to_their_function_and_tables_to_none(self):
         self.assertEqual(self.functions("int A::F() {\n  const auto g = [] {\n    return 1;\n  };\n  return g();\n}\n"

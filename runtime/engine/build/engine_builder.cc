@@ -134,7 +134,7 @@ EngineBuilder::EngineBuilder(Job& job, torch::nn::Module& module, EngineOptions 
     : job_(job),
       module_(module),
       zero_(plan::ZeroPolicy::Of(job.config())),
-      core_(std::make_unique<EngineCore>(job, module)) {
+      parts_(new EngineParts{.job = job, .module = module}) {
   state().options = std::move(options);
 }
 
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<EngineCore>> EngineBuilder::Build() {
   DT_ASSIGN_OR_RETURN(leaf_modules_, TakeUnits(job_, module_, state()));
   DT_RETURN_IF_ERROR(MakeShardPlans(job_, state(), leaf_modules_));
   DT_RETURN_IF_ERROR(CheckMemory(job_, state(), leaf_modules_));
-  DT_ASSIGN_OR_RETURN(core_->activations_,
+  DT_ASSIGN_OR_RETURN(micro_batches_.activations,
                       ActivationStore::For(job_.config().activation_checkpointing(), device()));
   const FlatParameters* const frozen =
       state().frozen == nullptr ? nullptr : state().frozen->flat.get();
@@ -158,29 +158,27 @@ absl::StatusOr<std::unique_ptr<EngineCore>> EngineBuilder::Build() {
   DT_RETURN_IF_ERROR(TakeParameters());
   state().flat->RememberVersions();
   DT_RETURN_IF_ERROR(device().is_host() ? MakeGradients() : MakeDeviceGradients());
-  ReduceByUnits(state(), *core_->gradients_);
+  ReduceByUnits(state(), *parts_->gradients);
   DT_RETURN_IF_ERROR(device().is_host() ? MakeHostStrategy() : MakeDeviceStrategy());
   MakeWeightCodes();
   MakeBuffers();
-  core_->graphs_ =
+  micro_batches_.graphs =
       GraphRunner::For(job_, device_gradients_ == nullptr ? nullptr : device_gradients_->whole(),
-                       *core_->buffers_, core_->codes_.get());
-  core_->recorder_ =
-      std::make_unique<StepRecorder>(job_, state(), *core_->gradients_, core_->activations_.get());
-  if (state().live != nullptr || WantsBacktraces()) {
-    core_->witness_.WatchAlways();
-  }
+                       *parts_->buffers, micro_batches_.codes.get());
+  parts_->recorder = std::make_unique<StepRecorder>(job_, state(), *parts_->gradients,
+                                                    micro_batches_.activations.get());
   job_.state().engines.push_back({.name = state().options.name,
-                                  .unmatched_decay = core_->plan_->unmatched_decay(),
+                                  .unmatched_decay = parts_->plan->unmatched_decay(),
                                   .parameters = ParameterNames(state()),
-                                  .memory = core_->memory_});
-  return std::move(core_);
+                                  .memory = parts_->memory});
+  const bool watch_always = state().live != nullptr || WantsBacktraces();
+  return std::make_unique<EngineCore>(std::move(parts_), std::move(micro_batches_), watch_always);
 }
 
 absl::Status EngineBuilder::DescribeModel() {
   const Config& config = job_.config();
   state().zero_stage = config.zero_stage();
-  state().loss_scale = plan::FirstLossScale(config.precision());
+  state().progress.loss_scale = plan::FirstLossScale(config.precision());
   DT_ASSIGN_OR_RETURN(state().flat, FlatParameters::Describe(module_, ValueType(config), device()));
   DT_RETURN_IF_ERROR(CheckSameModel(job_.group(), *state().flat, zero_.shards_weights));
   DT_RETURN_IF_ERROR(CheckApartFromOthers());
@@ -202,13 +200,13 @@ absl::Status EngineBuilder::DescribeModel() {
 
 absl::Status EngineBuilder::CheckApartFromOthers() {
   const std::string& name = state().options.name;
-  core_->memory_ = std::make_shared<const ModelMemory>(
+  parts_->memory = std::make_shared<const ModelMemory>(
       name.empty() ? absl::StrCat("the engine of ", module_.name())
                    : absl::StrCat("engine \"", name, "\""),
       state().flat->Tensors());
   for (const Job::State::EngineFacts& other : job_.state().engines) {
     if (const auto memory = other.memory.lock()) {
-      DT_RETURN_IF_ERROR(core_->memory_->CheckApart(*memory));
+      DT_RETURN_IF_ERROR(parts_->memory->CheckApart(*memory));
     }
   }
   return absl::OkStatus();
@@ -226,15 +224,15 @@ absl::Status EngineBuilder::PlanUpdate() {
                                                             .engine = state().options.name,
                                                             .module = module_.name(),
                                                             .frozen = FrozenNames(state())}));
-  core_->plan_ = std::make_unique<UpdatePlan>(job_, state(), std::move(groups));
+  parts_->plan = std::make_unique<UpdatePlan>(job_, state(), std::move(groups));
   if (!zero_.shards_states) {
     state().owned = {{{0, layout.total_elements()}, 0}};
-    core_->plan_->AddBucket(state().owned[0]);
+    parts_->plan->AddBucket(state().owned[0]);
     return absl::OkStatus();
   }
   state().owned = state().shards->owned(job_.rank());
   for (size_t bucket = 0; bucket < state().shards->buckets().size(); ++bucket) {
-    core_->plan_->AddBucket(state().shards->part(static_cast<int>(bucket), job_.rank()));
+    parts_->plan->AddBucket(state().shards->part(static_cast<int>(bucket), job_.rank()));
   }
   return absl::OkStatus();
 }
@@ -331,7 +329,7 @@ absl::Status EngineBuilder::MakeGradients() {
   FlatParameters& flat = *state().flat;
   if (!zero_.shards_states) {
     DT_ASSIGN_OR_RETURN(
-        core_->gradients_,
+        parts_->gradients,
         GradientReducer::Create(
             job_.group(), flat,
             {.bucket_elements = plan::BucketElements(config, flat.layout().total_elements()),
@@ -339,10 +337,10 @@ absl::Status EngineBuilder::MakeGradients() {
              .compression = CompressionOf(config)}));
   } else if (!zero_.shards_gradients) {
     DT_ASSIGN_OR_RETURN(
-        core_->gradients_,
+        parts_->gradients,
         ShardedGradients::Create(job_.group(), flat, *state().shards, CompressionOf(config)));
   } else {
-    DT_ASSIGN_OR_RETURN(core_->gradients_,
+    DT_ASSIGN_OR_RETURN(parts_->gradients,
                         PartitionedGradients::Create(
                             job_.group(), flat, *state().shards,
                             {.wire = WireOf(config), .quantized = config.quantized_gradients()}));
@@ -356,8 +354,8 @@ absl::Status EngineBuilder::MakeHostStrategy() {
     DT_ASSIGN_OR_RETURN(parts.gather,
                         ParameterGather::Create(job_.group(), *state().flat, *state().shards));
   }
-  core_->strategy_ = std::make_unique<HostStrategy>(job_, state(), *core_->plan_,
-                                                    *core_->gradients_, std::move(parts));
+  parts_->strategy = std::make_unique<HostStrategy>(job_, state(), *parts_->plan,
+                                                    *parts_->gradients, std::move(parts));
   return absl::OkStatus();
 }
 
@@ -382,7 +380,7 @@ absl::Status EngineBuilder::MakeDeviceGradients() {
                                                      .quantized = config.quantized_gradients()}));
   }
   device_gradients_ = gradients.get();
-  core_->gradients_ = std::move(gradients);
+  parts_->gradients = std::move(gradients);
   return absl::OkStatus();
 }
 
@@ -409,7 +407,7 @@ absl::Status EngineBuilder::MakeDeviceStrategy() {
   }
   DT_ASSIGN_OR_RETURN(
       parts.step, DeviceStep::Create(device(), group, std::move(device_rule),
-                                     {.settings = core_->plan_->settings().size(),
+                                     {.settings = parts_->plan->settings().size(),
                                       .timeout = absl::Seconds(config.comm_timeout_seconds())}));
   if (state().small_group.device != nullptr) {
     parts.step->Watch(*state().small_group.device);
@@ -417,7 +415,7 @@ absl::Status EngineBuilder::MakeDeviceStrategy() {
   parts.rule = std::move(rule_);
   parts.stream = std::move(stream_);
   parts.exchange = std::move(exchange_);
-  core_->strategy_ = std::make_unique<DeviceStrategy>(job_, state(), *core_->plan_,
+  parts_->strategy = std::make_unique<DeviceStrategy>(job_, state(), *parts_->plan,
                                                       *device_gradients_, std::move(parts));
   return absl::OkStatus();
 }
@@ -431,7 +429,7 @@ void EngineBuilder::MakeWeightCodes() {
   for (const NamedTensor& frozen : state().flat->frozen()) {
     weights.push_back(frozen.tensor);
   }
-  core_->codes_ = std::make_unique<ops::KeptWeightCodes>(std::move(weights));
+  micro_batches_.codes = std::make_unique<ops::KeptWeightCodes>(std::move(weights));
 }
 
 void EngineBuilder::MakeBuffers() {
@@ -441,8 +439,8 @@ void EngineBuilder::MakeBuffers() {
                         : name == "average" ? Policy::kAverage
                                             : Policy::kBroadcast;
   state().local_buffers = policy == Policy::kLocal;
-  core_->watch_.NoteBuffers();
-  core_->buffers_ = std::make_unique<ModuleBuffers>(
+  parts_->watch.NoteBuffers();
+  parts_->buffers = std::make_unique<ModuleBuffers>(
       state().flat->module_buffers(), policy,
       ModuleBuffers::Ranks{job_.group(), job_.state().device_group.get(), device()});
 }

@@ -11,7 +11,9 @@
 #include "runtime/engine/build/shard_layout.h"
 #include "runtime/engine/device/device_strategy.h"
 #include "runtime/engine/engine_core.h"
+#include "runtime/engine/engine_parts.h"
 #include "runtime/engine/host_strategy.h"
+#include "runtime/engine/micro_batches.h"
 #include "runtime/gradients/device_gradient_sync.h"
 #include "runtime/offload/far_tier.h"
 #include "runtime/optimizer/state_stream.h"
@@ -31,7 +33,7 @@ class EngineBuilder {
 
  private:
   const Device& device() const;
-  EngineState& state() { return core_->state_; }
+  EngineState& state() { return parts_->state; }
 
   absl::Status DescribeModel();
   // InvalidArgument: memory that engines which were made before have too.
@@ -54,12 +56,13 @@ class EngineBuilder {
   Job& job_;
   torch::nn::Module& module_;
   const plan::ZeroPolicy zero_;
-  std::unique_ptr<EngineCore> core_;
+  std::unique_ptr<EngineParts> parts_;
+  MicroBatches::Parts micro_batches_;
   LeafModules leaf_modules_;
   std::unique_ptr<UpdateRule> rule_;
   std::unique_ptr<StateStream> stream_;
   std::unique_ptr<UpdateExchange> exchange_;
-  DeviceGradientSync* device_gradients_ = nullptr;  // On a GPU, the core's; else null.
+  DeviceGradientSync* device_gradients_ = nullptr;  // On a GPU, the engine's; else null.
 };
 
 }  // namespace dtrain

@@ -59,7 +59,7 @@ std::string DeviceStrategy::WhyNoGraph() const {
 }
 
 absl::Status DeviceStrategy::Begin() {
-  job_.state().device_group->SetStep(state_.step + 1);
+  job_.state().device_group->SetStep(state_.progress.step + 1);
   return parts_.step->Begin();
 }
 
@@ -71,13 +71,13 @@ absl::Status DeviceStrategy::SettleLastStep() {
   }
   DT_RETURN_IF_ERROR(parts_.step->Settle(deadline()));
   EndedStep done = *std::exchange(unaccounted_, std::nullopt);
-  done.scale = state_.loss_scale;
+  done.scale = state_.progress.loss_scale;
   if (done.count > 0) {
-    state_.loss_scale =
+    state_.progress.loss_scale =
         plan::NextLossScale(job_.config().precision(), done.scale, done.report.skipped);
   }
   if (done.report.skipped) {
-    ++state_.skipped;
+    ++state_.progress.skipped;
     unreported_ = std::move(done);
   } else {
     plan_.Count();
@@ -121,8 +121,8 @@ absl::Status DeviceStrategy::Update(const StepVerdict& verdict, StepReport& repo
                       .count = verdict.count,
                       .squares_of_shard = gradients_.squares().of_shard()};
   DT_RETURN_IF_ERROR(parts_.step->Decide(plan));
-  report.loss_scale = state_.loss_scale.scale;
-  report.learning_rate = plan::LrAt(config.scheduler(), state_.updates);
+  report.loss_scale = state_.progress.loss_scale.scale;
+  report.learning_rate = plan::LrAt(config.scheduler(), state_.progress.updates);
   DT_RETURN_IF_ERROR(DropGathered(state_));
   DT_RETURN_IF_ERROR(parts_.exchange != nullptr       ? UpdateThroughHost(plan)
                      : parts_.share_return != nullptr ? UpdateIntoFile()

@@ -49,7 +49,7 @@ MemoryReport StepRecorder::MemoryNow(int64_t activation_bytes) const {
 
 void StepRecorder::BeginStep() {
   TakeRecomputeSeconds();  // Other engines' time.
-  trace_.Begin(state_.step + 1);
+  trace_.Begin(state_.progress.step + 1);
 }
 
 void StepRecorder::NoteFirstForward() {
@@ -79,7 +79,7 @@ void StepRecorder::EndStep(StepInProgress& step) {
   const RecomputeSeconds again = TakeRecomputeSeconds();
   report.recompute_s = again.recompute;
   report.activation_wait_s = again.wait;
-  trace_.End(state_.step);
+  trace_.End(state_.progress.step);
 }
 
 }  // namespace dtrain

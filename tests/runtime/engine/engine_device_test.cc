@@ -363,7 +363,7 @@ TEST(EngineDeviceTest, AFailedStepLeavesNoTraceAndTrainingGoesOn) {
     EXPECT_TRUE(at::equal(net.mean, mean));
     EXPECT_TRUE(std::isfinite(static_cast<double>(good->loss))) << "read after the failed steps";
   }
-  EXPECT_EQ((*engine)->state().updates, 4);
+  EXPECT_EQ((*engine)->state().progress.updates, 4);
 }
 
 TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {

@@ -148,7 +148,7 @@ absl::Status TrainOnNan(RankContext& context, const Precision& precision, const 
     }
   }
   std::vector<std::string> wrong = Differences(end, precision, skipped);
-  if (before.empty() || last != before || engine->state().updates != 0) {
+  if (before.empty() || last != before || engine->state().progress.updates != 0) {
     wrong.emplace_back("weights changed");
   }
   const auto loss = [&](const at::Tensor& tokens) -> Loss {
@@ -269,7 +269,7 @@ TEST_P(StepWithoutTarget, IsSkippedAndManyInARowEndTheRun) {
                absl::StrCat("a step without a target: ", before, ", then ", sum()));
          }
          DT_ASSIGN_OR_RETURN(const StepReport next, step(true));
-         if (next.skipped || sum() == before || engine->state().updates != 2) {
+         if (next.skipped || sum() == before || engine->state().progress.updates != 2) {
            return absl::InternalError("the step behind it");
          }
          absl::Status end;
@@ -303,7 +303,7 @@ TEST(FiniteAgain, AGoodStepBetweenBadOnesCountsThemAnew) {
       });
       DT_RETURN_IF_ERROR(report.status());
     }
-    return engine->state().updates == 3 && engine->state().skipped == 62
+    return engine->state().progress.updates == 3 && engine->state().progress.skipped == 62
                ? absl::OkStatus()
                : absl::InternalError("updates");
   });

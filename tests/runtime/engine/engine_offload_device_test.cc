@@ -138,7 +138,7 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu& gpu, Outcome& 
     outcome.skipped.push_back(report.skipped ? 1 : 0);
   }
   const EngineState& state = engine->state();
-  if (const int64_t done = state.updates + state.skipped; done != way.steps) {
+  if (const int64_t done = state.progress.updates + state.progress.skipped; done != way.steps) {
     return absl::InternalError(absl::StrCat(done, " steps are accounted for"));
   }
   std::vector<at::Tensor> kept = {state.master};

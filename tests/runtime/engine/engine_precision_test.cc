@@ -284,7 +284,7 @@ TEST_F(PrecisionTest, AFixedLossScaleOfTheConfigurationHoldsWhateverACheckpointH
   Net net;
   auto engine = Engine::Create(**job, net);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  (*engine)->state().loss_scale.scale = 128;  // As a restore puts it.
+  (*engine)->state().progress.loss_scale.scale = 128;  // A restore puts it so.
   Inputs inputs;
   const auto report = (*engine)->Step(inputs, [&](const at::Tensor& x) { return net.Loss(x); });
   ASSERT_TRUE(report.ok()) << report.status();
@@ -311,17 +311,18 @@ TEST_F(PrecisionTest, AnOverflowSkipsTheStepHalvesTheScaleAndIsNamed) {
               ::testing::AllOf(HasSubstr("near"), HasSubstr("loss scale 65536, next 32768")));
   EXPECT_TRUE(skipped.skipped);
   EXPECT_TRUE(net.near.equal(before));
-  EXPECT_EQ((*engine)->state().updates, 0);
+  EXPECT_EQ((*engine)->state().progress.updates, 0);
   int tries = 0;
   while (step().skipped) {
     ASSERT_LT(++tries, 20);
   }
-  const double settled = (*engine)->state().loss_scale.scale;
+  const double settled = (*engine)->state().progress.loss_scale.scale;
   EXPECT_LT(settled, 32768);
   net.gain = 0.01;
   step();
   step();
-  EXPECT_GT((*engine)->state().loss_scale.scale, settled) << "the third good step doubles it";
+  EXPECT_GT((*engine)->state().progress.loss_scale.scale, settled)
+      << "the third good step doubles it";
 }
 
 TEST_F(PrecisionTest, AnOverflowAtTheSmallestScaleEndsTheRun) {

@@ -86,7 +86,7 @@ absl::Status Expect(bool holds, const std::string& what) {
   return holds ? absl::OkStatus() : absl::InternalError(what);
 }
 
-// What a training of two steps looks like from a rank of its own.
+// A training of two steps, as one rank sees it.
 class Training {
  public:
   Training(RankContext& context, const Stop& stop)
@@ -206,7 +206,7 @@ TEST(StopSignalInAStep, IsSeenAtTheOtherStagesToo) {
   }
 }
 
-// What such a program does behind a step belongs to that step.
+// Whatever such a program does behind a step belongs to that step.
 TEST(StopSignalInAStep, WaitsForItsEndWithoutTheOptionAndWhereThereAreSeveralEngines) {
   EXPECT_EQ(LossesWith(2, {.in_step = 2, .may_leave = false}).size(), 2U);
   EXPECT_EQ(LossesWith(1, {.in_step = 2, .with_another_engine = true}).size(), 2U);

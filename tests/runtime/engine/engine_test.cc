@@ -176,7 +176,7 @@ TEST_F(EngineTest, ANonFiniteGradientSkipsTheUpdateAndCounts) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->skipped);
   EXPECT_TRUE(model.a.equal(before));
-  EXPECT_EQ((*engine)->state().skipped, 1);
+  EXPECT_EQ((*engine)->state().progress.skipped, 1);
   EXPECT_EQ((*engine)->step(), 1);
 }
 
