@@ -1,7 +1,8 @@
-"""What the disk gives alone, and what the page cache holds: the bounds of a checkpoint's rates.
+"""Measures what the disk gives alone and what the page cache holds: the bounds of a checkpoint's rates.
 
-A plain write or read with O_DIRECT, of as many bytes and by as many writers as a checkpoint has. fio
-does it where it is installed, else threads of this process with as many blocks in flight.
+The disk is measured by a plain write or read with O_DIRECT, of as many bytes and by as many writers as
+a checkpoint has. fio does it where it is installed, else threads of this process with as many blocks
+in flight.
 """
 import concurrent.futures
 import ctypes

@@ -165,7 +165,7 @@ class Saving(Ddp):
     def save(self):
         folder, step, start = f"{self.folder}/{self.steps}", self.steps, time.perf_counter()
         if self.pending is not None:
-            self.pending.result()  # As DCP's documents say: one save at a time.
+            self.pending.result()  # DCP's documents allow one save at a time.
         if self.how.whole_job or dist.get_rank() == 0:
             self.pending = self.how.save(self.state(), folder)
         blocked_s = time.perf_counter() - start

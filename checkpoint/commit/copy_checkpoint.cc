@@ -86,7 +86,7 @@ absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storag
   return status;
 }
 
-// How much of a file an earlier copy has left in the target.
+// Says how much of a file an earlier copy has left in the target.
 enum class Found { kNothing, kPart, kWhole };
 
 absl::StatusOr<Found> Look(Storage& to, StepId id, const ManifestFile& file) {

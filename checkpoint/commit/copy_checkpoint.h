@@ -15,8 +15,8 @@ namespace dtrain::checkpoint {
 struct CopyResult {
   size_t files = 0;
   uint64_t bytes = 0;      // The size of all files together.
-  size_t files_kept = 0;   // Were there already, and verify.
-  bool was_there = false;  // The whole checkpoint was.
+  size_t files_kept = 0;   // These were there already, and verify.
+  bool was_there = false;  // The whole checkpoint was there.
   size_t epochs = 0;       // Records that were written.
 };
 

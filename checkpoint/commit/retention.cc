@@ -129,11 +129,14 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
     return remove;
   }
   const std::set<StepId> best = BestOf(input, line, verified);
+  const auto is_needed = [&](const StepId& id) {
+    return id == input.resumed_from || input.in_use.contains(id);
+  };
   int kept = 0;
   for (const StepId& id : line) {
     if (kept < keep) {
       kept += verified(id) ? 1 : 0;
-    } else if (id != input.resumed_from && !best.contains(id) &&
+    } else if (!is_needed(id) && !best.contains(id) &&
                (input.keep.every == 0 || id.step % input.keep.every != 0)) {
       remove.push_back(id);
     }
@@ -142,7 +145,7 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
   if (kept == keep) {
     const int64_t oldest_epoch = input.lineage.back().epoch;
     for (const StepId& id : input.commits) {
-      if (id.epoch >= oldest_epoch && id.epoch < input.own_epoch && id != input.resumed_from &&
+      if (id.epoch >= oldest_epoch && id.epoch < input.own_epoch && !is_needed(id) &&
           std::find(line.begin(), line.end(), id) == line.end()) {
         remove.push_back(id);
       }
@@ -153,7 +156,8 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
 }
 
 absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
-                     std::optional<StepId> resumed_from, std::set<StepId>& verified) {
+                     std::optional<StepId> resumed_from, std::set<StepId> in_use,
+                     std::set<StepId>& verified) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   RetentionInput input;
   // If a record is damaged, it is not known where its epoch resumed, nor what can be removed.
@@ -166,6 +170,7 @@ absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
   input.keep = keep;
   input.resumed_from = resumed_from;
   input.own_epoch = current.epoch;
+  input.in_use = std::move(in_use);
   input.metrics = ReadMetrics(storage, keep, input.commits);
   const auto is_verified = [&](const StepId& id) {
     if (verified.contains(id)) {

@@ -26,7 +26,7 @@ struct Retention {
   int64_t every = 0;  // Checkpoints of its multiples stay for good; 0: none do.
   // Number of checkpoints to keep for their value of `metric`, whatever their age; 0: none.
   int best = 0;
-  std::string metric;             // As "eval/loss"; see MetricOf.
+  std::string metric;             // For example "eval/loss"; see MetricOf.
   bool larger_is_better = false;  // An accuracy; a loss is better when it is smaller.
 };
 
@@ -42,11 +42,12 @@ struct RetentionInput {
   std::optional<StepId> resumed_from;  // This checkpoint is never removed.
   int64_t own_epoch = 0;
   std::map<StepId, double> metrics;  // The commits' values of keep.metric, where they are known.
+  std::set<StepId> in_use;           // Others read these, so they stay.
 };
 
 // The commits to remove, oldest first. Pure but for `verified`, which is asked about a commit only
 // when something older could go. A commit that does not verify is not counted as kept, neither
-// among the newest nor among the best. Of commits with equal values the later one is the better.
+// among the newest nor among the best. If values are equal, the later commit is the better one.
 // Commits before a fresh start are another run's and stay.
 std::vector<StepId> CommitsToRemove(const RetentionInput& input,
                                     absl::FunctionRef<bool(const StepId&)> verified);
@@ -67,6 +68,7 @@ absl::Status RemoveCommit(Storage& storage, const StepId& id);
 // folder without a manifest, of this epoch or an older one, belongs to a save that has ended.
 // REQUIRES: all ranks of the attempt have ended their earlier saves; no newer attempt was seen.
 absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
-                     std::optional<StepId> resumed_from, std::set<StepId>& verified);
+                     std::optional<StepId> resumed_from, std::set<StepId> in_use,
+                     std::set<StepId>& verified);
 
 }  // namespace dtrain::checkpoint

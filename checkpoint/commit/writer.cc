@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/threads/bounded_queue.h"
 #include "checkpoint/commit/retention.h"
 #include "checkpoint/commit/save_attempt.h"
 
@@ -36,6 +37,7 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
         absl::StrCat("step ", step, " cannot be saved; steps go from 0 to ", kStepMax));
     return report;
   }
+  AwaitCollector();
   absl::Status room;
   const auto make_room = [&] {
     if (!is_collected_) {
@@ -68,14 +70,40 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
   if (options_.on_durable) {
     options_.on_durable({report.id, storage_.DisplayName(folder), report.bytes, report.seconds});
   }
-  const absl::Status collected = CollectOld(report.id);
-  is_collected_ = collected.ok();
-  LogNotRemoved(collected);
+  CollectAfter(report.id);
   return report;
 }
 
+void Writer::CollectAfter(StepId current) {
+  is_collected_ = false;  // Also after an exception.
+  const auto collect = [this, current] {
+    const absl::Status collected = CollectOld(current);
+    is_collected_ = collected.ok();
+    LogNotRemoved(collected);
+  };
+  if (!options_.collect_beside) {
+    collect();
+    return;
+  }
+  if (collector_ == nullptr) {
+    collector_ = std::make_unique<Worker>(
+        WorkerOptions{.name = "dtrain-collect", .queue_capacity = 2, .low_priority = true});
+  }
+  collector_->Submit(collect);
+}
+
+void Writer::AwaitCollector() {
+  if (collector_ == nullptr) {
+    return;
+  }
+  const auto idle = std::make_shared<BoundedQueue<bool>>(1);
+  collector_->Submit([idle] { idle->TryPush(true); });
+  idle->Pop();
+}
+
 absl::Status Writer::CollectOld(StepId current) {
-  return Collect(storage_, current, options_.keep, options_.epoch.resumed_from, verified_);
+  return Collect(storage_, current, options_.keep, options_.epoch.resumed_from,
+                 options_.in_use ? options_.in_use() : std::set<StepId>(), verified_);
 }
 
 }  // namespace dtrain::checkpoint

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/threads/worker.h"
 #include "checkpoint/commit/epoch.h"
 #include "checkpoint/commit/retention.h"
 #include "checkpoint/exchange.h"
@@ -39,6 +40,12 @@ struct WriterOptions {
   bool verify_after_write = false;            // Re-read from the medium before the commit.
   absl::Duration exchange_timeout = absl::Minutes(10);  // Time for one gather or broadcast.
   std::function<void(const DurableEvent&)> on_durable;  // Called on rank 0 after the commit.
+  // Old checkpoints are removed by a thread of rank 0's own after Save has returned, since those
+  // that stay are read back whole before. The next Save waits until it has ended.
+  bool collect_beside = false;
+  // The checkpoints that others read now, and that stay therefore. Called on rank 0, by the thread
+  // that removes.
+  std::function<std::set<StepId>()> in_use;
 };
 
 enum class SaveOutcome {
@@ -67,9 +74,9 @@ class Writer {
   Writer(Storage& storage, WriterOptions options);
 
   // Blocks until the checkpoint is committed or given up. Rank 0 removes old checkpoints and
-  // remains of ended saves after each commit. If that failed, it tries again before it writes,
-  // because a nearly full disk would have no room for the next commit. Errors of it are logged, not
-  // returned.
+  // remains of ended saves after each commit (see collect_beside). If that failed, it tries again
+  // before it writes, because a nearly full disk would have no room for the next commit. Errors of
+  // it are logged, not returned.
   SaveReport Save(int64_t step, StateSource& source, Exchange& exchange);
 
   // The newest checkpoint of this attempt, else the one it resumed from.
@@ -77,6 +84,10 @@ class Writer {
 
  private:
   absl::Status CollectOld(StepId current);
+  // Removes what the durable checkpoint `current` has made old, now or beside.
+  void CollectAfter(StepId current);
+  // Returns when no thread collects.
+  void AwaitCollector();
 
   Storage& storage_;
   const WriterOptions options_;
@@ -84,6 +95,9 @@ class Writer {
   // Checkpoints that were read back whole, or were known to be good from the start.
   std::set<StepId> verified_;
   bool is_collected_ = false;  // Nothing is left to remove after the last commit.
+  // Null until something is collected beside. While it does, it alone uses the two above. Ends
+  // first.
+  std::unique_ptr<Worker> collector_;
 };
 
 }  // namespace dtrain::checkpoint

@@ -56,7 +56,7 @@ std::vector<ChainLink> ChainFrom(const StepId& from, std::vector<SegmentSummary>
   std::sort(segments.begin(), segments.end(),
             [](const SegmentSummary& a, const SegmentSummary& b) { return a.id > b.id; });
   std::vector<ChainLink> chain;  // Backwards.
-  int64_t limit = kStepMax;      // What is behind it is a newer segment's.
+  int64_t limit = kStepMax;      // A newer segment has the steps behind it.
   for (size_t i = 0; i < segments.size() && segments[i].id.epoch >= from.epoch; ++i) {
     const SegmentSummary& segment = segments[i];
     const int64_t first = std::max(segment.id.step, from.step) + 1;
@@ -125,6 +125,17 @@ const Journal::Files& Journal::FilesOf(int64_t step) const {
 }
 
 int64_t Journal::Verify(int part, int parts) const {
+  for (const ChainLink& link : chain_) {
+    const Files& files = segments_.at(link.segment);
+    for (size_t file = static_cast<size_t>(part); file < files.size();
+         file += static_cast<size_t>(parts)) {
+      if (const absl::Status durable = files[file]->MakeDurable(); !durable.ok()) {
+        DT_LOG(Warning) << "the journal counts up to step " << link.first - 1 << ": "
+                        << durable.message();
+        return link.first - 1;
+      }
+    }
+  }
   for (int64_t step = from_.step + 1; step <= last(); ++step) {
     const Files& files = FilesOf(step);
     for (size_t file = static_cast<size_t>(part); file < files.size();

@@ -1,9 +1,9 @@
 // The journalled steps that follow a checkpoint, and the removal of those that none needs any more.
 //
 // An attempt of a run that resumes replays the steps of the attempts before it and journals on from
-// there. Of two attempts that journalled the same step the newer one counts, and of an older one
-// nothing behind the step at which a newer one began: that one's writer may have been thought dead.
-// Used by one thread at a time.
+// there. If two attempts journalled the same step, the newer one counts. No step of an older
+// attempt counts behind the step at which a newer one began, because its writer may have been
+// thought dead and have gone on. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,15 @@ std::vector<ChainLink> ChainFrom(const StepId& from, std::vector<SegmentSummary>
 
 class Journal {
  public:
-  // The journalled steps behind the checkpoint `from`. What cannot be read is logged and left out.
+  // The journalled steps behind the checkpoint `from`. Files that cannot be read are logged and
+  // left out.
   static absl::StatusOr<Journal> Open(Storage& storage, const StepId& from);
 
   // The last step to which the journal leads; from.step if it has none.
   int64_t last() const { return chain_.empty() ? from_.step : chain_.back().last; }
   // Reads the steps of every `parts`-th file from `part` on, and returns the last step to which all
-  // are whole. What is not whole is logged with file and place.
+  // are whole. A record that is not whole is logged with file and place. The files are made durable
+  // before, because their writer may have been killed first and who goes on builds on them.
   int64_t Verify(int part, int parts) const;
   // Leaves out what follows `step`, and then every step from behind which no run can go on.
   void CutTo(int64_t step);

@@ -42,9 +42,9 @@ struct SegmentHeader {
   int rank = 0;
   int world_size = 1;
   std::string layout_hash;
-  Json settings = Json::object();    // What updates follow from; a replay wants the same.
+  Json settings = Json::object();    // Updates follow from these; a replay wants the same.
   DType dtype = DType::kBFloat16;    // The gradients': bf16 or fp32.
-  std::vector<ElementRange> ranges;  // What this rank's gradients hold, one after the other.
+  std::vector<ElementRange> ranges;  // This rank's gradients hold these, in this order.
 
   uint64_t gradient_bytes() const;
   bool operator==(const SegmentHeader&) const = default;

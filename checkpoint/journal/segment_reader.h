@@ -32,6 +32,8 @@ class SegmentReader {
   int64_t last() const { return header_.id.step + static_cast<int64_t>(records_.size()); }
   // Whether a run can go on from behind `step`. REQUIRES here and below: base < step <= last().
   bool has_after(int64_t step) const { return RecordOf(step).head.has_after; }
+  // Makes all records durable: a writer that was killed may have left the last ones unsynced.
+  absl::Status MakeDurable() const { return file_->MakeDurable(); }
   // Reads every byte of the step's record. InvalidArgument names file and place of what differs.
   absl::Status Verify(int64_t step) const;
 

@@ -22,13 +22,13 @@ struct JournalBlob {
   std::vector<std::byte> bytes;
 };
 
-// What a run needs to go on behind a step, beside weights and optimizer states.
+// The states that a run needs to go on behind a step, beside weights and optimizer states.
 struct AfterStep {
   Json state = Json::object();
   std::vector<JournalBlob> blobs;
 };
 
-// What a rank journals of a step.
+// All that a rank journals of a step.
 struct JournalStep {
   int64_t step = 0;
   Json end = Json::object();  // The numbers that the update took beside the gradient.

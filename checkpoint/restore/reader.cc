@@ -317,6 +317,9 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
                                          : absl::StrCat(std::string(1, kFailed), status.message());
     DT_RETURN_IF_ERROR(exchange.Broadcast(text, deadline).status());
     DT_RETURN_IF_ERROR(status);
+    if (attempt.checkpoint != nullptr && options.before_open != nullptr) {
+      DT_RETURN_IF_ERROR(options.before_open(attempt.checkpoint->manifest().id));
+    }
     return attempt;
   }
   const absl::StatusOr<std::string> text = exchange.Broadcast("", deadline);
@@ -327,6 +330,9 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
   }
   DT_ASSIGN_OR_RETURN(attempt.epoch, ParseEpoch(*text, "rank 0's epoch record"));
   if (attempt.epoch.resumed_from) {
+    DT_RETURN_IF_ERROR(options.before_open != nullptr
+                           ? options.before_open(*attempt.epoch.resumed_from)
+                           : absl::OkStatus());
     // Rank 0 has read every byte; this rank checks the blocks that it reads itself.
     DT_ASSIGN_OR_RETURN(attempt.checkpoint,
                         Checkpoint::Open(storage, *attempt.epoch.resumed_from, Verify::kSizes));

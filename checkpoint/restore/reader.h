@@ -79,6 +79,9 @@ struct AttemptOptions {
   std::function<std::optional<KnownSave>()> known_save;
   // Called on rank 0 before it searches; its error ends the attempt. May be null.
   std::function<absl::Status()> before_search;
+  // Called on all ranks when rank 0 has found the checkpoint and the others have not opened it yet;
+  // may be collective. May be null.
+  std::function<absl::Status(const StepId& found)> before_open;
 };
 
 // The start of a run attempt on all ranks: rank 0 finds the latest checkpoint (unless `fresh`),

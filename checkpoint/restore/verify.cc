@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/storage/block_reader.h"
 
 namespace dtrain::checkpoint {
 namespace {
+
+// So many of several hosts read and check their files at a time.
+constexpr size_t kHostsAtOnce = 16;
 
 absl::Status Damaged(const std::string& display_name, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(display_name, " is damaged: ", what));
@@ -30,10 +35,35 @@ absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id) {
   return manifest;
 }
 
-absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
+namespace {
+
+// InvalidArgument names the first block in which `found`, of a file of the right size, differs.
+absl::Status CompareChecksums(const std::string& display_name, const FileChecksum& found,
+                              const FileChecksum& expected) {
+  if (found.crc32c.size() != expected.crc32c.size()) {
+    return Damaged(display_name, absl::StrCat("it has checksums of ", found.crc32c.size(),
+                                              " blocks, the manifest of ", expected.crc32c.size()));
+  }
+  for (size_t block = 0; block < expected.crc32c.size(); ++block) {
+    if (found.crc32c[block] != expected.crc32c[block]) {
+      const uint64_t at = block * kBlockBytes;
+      return Damaged(display_name,
+                     absl::StrFormat("bytes %d to %d have CRC-32C %08x, the manifest says %08x", at,
+                                     std::min(at + kBlockBytes, expected.bytes),
+                                     found.crc32c[block], expected.crc32c[block]));
+    }
+  }
+  return found.xxh3_128 == expected.xxh3_128
+             ? absl::OkStatus()
+             : Damaged(display_name, absl::StrCat("its XXH3-128 is ", found.xxh3_128,
+                                                  ", the manifest says ", expected.xxh3_128));
+}
+
+// VerifyFile for the copy that the storage gives.
+absl::Status VerifyCopy(Storage& storage, const std::string& path, const FileChecksum& expected,
                         Verify verify, bool from_medium) {
-  const std::string display_name = storage.DisplayName(path);
   const auto opened = storage.OpenFile(path);
+  const std::string display_name = storage.DisplayName(path);  // It names the copy that is opened.
   if (absl::IsNotFound(opened.status())) {
     return Damaged(display_name, "the file is missing");
   }
@@ -45,6 +75,10 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
   }
   if (verify == Verify::kSizes) {
     return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const std::optional<FileChecksum> far, file.FarChecksum(from_medium));
+  if (far.has_value()) {
+    return CompareChecksums(display_name, *far, expected);
   }
   if (from_medium) {
     file.DropCache();
@@ -69,12 +103,32 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
   return absl::OkStatus();
 }
 
-absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify) {
-  for (const ManifestFile& file : manifest.files) {
-    DT_RETURN_IF_ERROR(VerifyFile(
-        storage, absl::StrCat(manifest.id.DirectoryName(), "/", file.path), file.checksum, verify));
+}  // namespace
+
+absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
+                        Verify verify, bool from_medium) {
+  while (true) {
+    const absl::Status status = VerifyCopy(storage, path, expected, verify, from_medium);
+    if (verify != Verify::kHashes || !absl::IsInvalidArgument(status)) {
+      return status;
+    }
+    DT_ASSIGN_OR_RETURN(const bool dropped, storage.DropDamaged(path));
+    if (!dropped) {
+      return status;
+    }
+    DT_LOG(Warning) << status.message() << "; this copy is removed, and another one is used";
   }
-  return absl::OkStatus();
+}
+
+absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify) {
+  return ForEachAtOnce(
+      manifest.files.size(),
+      [&](uint64_t i) {
+        const ManifestFile& file = manifest.files[i];
+        return VerifyFile(storage, absl::StrCat(manifest.id.DirectoryName(), "/", file.path),
+                          file.checksum, verify);
+      },
+      std::min(storage.hosts(), kHostsAtOnce));
 }
 
 absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage) {

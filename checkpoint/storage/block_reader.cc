@@ -62,7 +62,8 @@ void BlockReader::Start(uint64_t block) {
   });
 }
 
-absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64_t)> body) {
+absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64_t)> body,
+                           size_t threads) {
   std::mutex mutex;
   uint64_t next = 0;
   uint64_t done = 0;
@@ -84,7 +85,7 @@ absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64
   };
   {
     std::vector<std::unique_ptr<Worker>> helpers;
-    for (uint64_t i = 1; i < std::min<uint64_t>(kReaders, count); ++i) {
+    for (uint64_t i = 1; i < std::min<uint64_t>(threads, count); ++i) {
       helpers.push_back(
           std::make_unique<Worker>(WorkerOptions{.name = "dtrain-read", .queue_capacity = 1}));
       helpers.back()->Submit(run);

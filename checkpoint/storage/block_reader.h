@@ -52,8 +52,9 @@ class BlockReader {
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
-// Calls body(0) to body(count - 1) on up to kReaders threads, of which the caller is one. Gives the
-// error with the lowest number; after an error no new call begins.
-absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64_t)> body);
+// Calls body(0) to body(count - 1) on up to `threads` threads, of which the caller is one. Gives
+// the error with the lowest number; after an error no new call begins.
+absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64_t)> body,
+                           size_t threads = kReaders);
 
 }  // namespace dtrain::checkpoint

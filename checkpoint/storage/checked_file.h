@@ -31,7 +31,7 @@ class CheckedFile final : public ReadableFile {
   mutable std::mutex mutex_;
   mutable std::vector<std::byte> cache_;  // The last block that was read in part.
   mutable uint64_t cached_block_ = 0;
-  mutable uint64_t end_ = 0;  // Of the last read.
+  mutable uint64_t end_ = 0;  // The last read ended there.
 };
 
 }  // namespace dtrain::checkpoint

@@ -14,7 +14,7 @@
 namespace dtrain::checkpoint {
 namespace {
 
-// Of offsets, lengths and memory: no disk asks for more, and many for less.
+// Offsets, lengths and memory are aligned to it: no disk asks for more, and many for less.
 constexpr size_t kDirectAlignment = 4096;
 // Writes of a file that the system may interrupt.
 constexpr int kRetriesMax = 1000;
@@ -113,7 +113,7 @@ void DirectFile::WaitForOne() {
   if (ended->result > 0) {
     slot.written += static_cast<size_t>(ended->result);
     if (slot.written % kDirectAlignment != 0) {
-      SetDirect(false);  // What is left no longer begins where O_DIRECT could.
+      SetDirect(false);  // The rest no longer begins where O_DIRECT could.
     }
   } else if (ended->result == -EINVAL && slot.is_direct) {
     SetDirect(false);

@@ -47,9 +47,9 @@ class DirectFile {
   };
   struct Slot {
     std::unique_ptr<std::byte, FreeBlock> block;
-    uint64_t offset = 0;     // Of the block in the file.
+    uint64_t offset = 0;     // The block's place in the file.
     size_t bytes = 0;        // To be written.
-    size_t written = 0;      // Thereof.
+    size_t written = 0;      // So many of them are written.
     bool is_busy = false;    // A write is under way,
     bool is_direct = false;  // begun with O_DIRECT.
   };
@@ -73,7 +73,7 @@ class DirectFile {
   size_t filled_ = 0;             // Bytes in it.
   size_t under_way_ = 0;
   uint64_t bytes_ = 0;  // Appended.
-  uint64_t size_;       // Of the file, at least.
+  uint64_t size_;       // The file is at least as large.
   bool is_direct_ = false;
   int retries_left_;
   absl::Status status_;

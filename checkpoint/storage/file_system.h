@@ -53,7 +53,7 @@ class FileSystem {
 
   // Bytes that this process may still write; none: it cannot be known.
   virtual std::optional<uint64_t> FreeBytes() { return std::nullopt; }
-  // What made the writes of large files so far slower than they could be; "" for nothing.
+  // Says what made the writes of large files so far slower than they could be; "" for nothing.
   virtual std::string SlowerWrites() { return ""; }
 
   virtual std::string DisplayName(const std::string& path) const = 0;

@@ -84,6 +84,9 @@ class PosixReadableFile final : public ReadableFile {
     return absl::OkStatus();
   }
 
+  absl::Status MakeDurable() const override {
+    return Annotate(files_.Sync(handle_), display_name_);
+  }
   void DropCache() const override { files_.DropCache(handle_); }
   void ReadAhead(uint64_t offset, uint64_t bytes) const override {
     if (offset < bytes_) {

@@ -1,10 +1,11 @@
 // The Storage seam: where checkpoints live, as a tree of named objects below one root.
 //
-// POSIX directories (posix_storage.h) and object stores (s3/s3_storage.h); peer memory fits the
-// same calls: an object is written once from start to end, becomes durable as a whole, and is read
-// by ranges. Paths are relative to the root, with '/' between components and none of "", "." or
-// "..". Implementations are thread-safe; one WritableFile is used by one thread at a time. Errors
-// name the whole path. Every call may block for the time the storage takes.
+// POSIX directories (posix_storage.h), object stores (s3/s3_storage.h), and disks and memory of
+// several hosts (runtime/checkpoint/tiers): an object is written once from start to end, becomes
+// durable as a whole, and is read by ranges. Paths are relative to the root, with '/' between
+// components and none of "", "." or "..". Implementations are thread-safe; one WritableFile is used
+// by one thread at a time. Errors name the whole path. Every call may block for the time the
+// storage takes.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "checkpoint/format/checksum.h"
 
 namespace dtrain::checkpoint {
 
@@ -51,6 +53,13 @@ class ReadableFile {
   virtual void DropCache() const {}
   // Tells the storage that the range will be read soon; what is beyond the end is left out.
   virtual void ReadAhead(uint64_t /*offset*/, uint64_t /*bytes*/) const {}
+  // Makes the bytes that are there durable: their writer may have died before it did.
+  virtual absl::Status MakeDurable() const { return absl::OkStatus(); }
+  // The checksums of the file's bytes, computed where they lie, so that they do not travel. No
+  // value: they lie here, so the caller reads them itself.
+  virtual absl::StatusOr<std::optional<FileChecksum>> FarChecksum(bool /*from_medium*/) const {
+    return std::optional<FileChecksum>();
+  }
 };
 
 class Storage {
@@ -97,6 +106,13 @@ class Storage {
     return absl::OkStatus();
   }
 
+  // Where the storage holds several copies of a file, as on several hosts, and the one that
+  // OpenFile gives is damaged: removes it, so that OpenFile gives the next one. False: there is no
+  // other copy, and nothing is removed.
+  virtual absl::StatusOr<bool> DropDamaged(const std::string& /*path*/) { return false; }
+
+  // Machines whose disks hold the files, so that several can be read at once.
+  virtual size_t hosts() const { return 1; }
   // Bytes that this process may still write; none: unknown, or without a limit.
   virtual std::optional<uint64_t> FreeBytes() { return std::nullopt; }
   // Writes, makes durable and removes a file of the kind that a save writes, so that what a save

@@ -5,10 +5,8 @@
 #include <array>
 #include <cerrno>
 #include <memory>
-#include <mutex>
 
-#include "absl/strings/str_cat.h"
-#include "base/dl/dynamic_library.h"
+#include "base/dl/open_once.h"
 #include "base/status.h"
 #include "checkpoint/storage/write_queue.h"
 
@@ -30,24 +28,6 @@ absl::StatusOr<UringFunctions> BindUring(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(library.Bind("io_uring_submit", &f.submit));
   DT_RETURN_IF_ERROR(library.Bind("__io_uring_get_cqe", &f.get_cqe));
   return f;
-}
-
-// The process's table, opened once and kept mapped.
-absl::StatusOr<const UringFunctions*> OpenUring() {
-  static std::mutex mutex;
-  static const UringFunctions* uring = nullptr;
-  const std::lock_guard lock(mutex);
-  if (uring == nullptr) {
-    auto library = DynamicLibrary::Open({"liburing.so.2"});
-    if (!library.ok()) {
-      return absl::UnimplementedError(
-          absl::StrCat("liburing2 is not installed: ", library.status().message()));
-    }
-    DT_ASSIGN_OR_RETURN(const UringFunctions functions, BindUring(*library));
-    library->LeakOnPurpose();
-    uring = new UringFunctions(functions);
-  }
-  return uring;
 }
 
 class UringQueue final : public WriteQueue {
@@ -109,7 +89,10 @@ class UringQueue final : public WriteQueue {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WriteQueue>> OpenUringQueue() {
-  DT_ASSIGN_OR_RETURN(const UringFunctions* const functions, OpenUring());
+  DT_ASSIGN_OR_RETURN(
+      const UringFunctions* const functions,
+      OpenOnce<UringFunctions>({"liburing.so.2"},
+                               absl::UnimplementedError("liburing2 is not installed"), BindUring));
   auto queue = std::make_unique<UringQueue>(*functions);
   DT_RETURN_IF_ERROR(queue->Open());
   return queue;

@@ -10,20 +10,13 @@
 #include "absl/strings/str_join.h"
 #include "base/console/progress_line.h"
 #include "checkpoint/tools/table.h"
+#include "checkpoint/tools/tensor_values.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
 bool IsOfModel(const Manifest& manifest, const ManifestTensor& tensor) {
   return absl::StartsWith(manifest.files[tensor.file].path, "model/");
-}
-
-uint64_t ElementsOf(const TensorEntry& tensor) {
-  uint64_t elements = 1;
-  for (const uint64_t size : tensor.shape) {
-    elements *= size;
-  }
-  return elements;
 }
 
 std::string Thousands(uint64_t number) { return WithThousands(static_cast<int64_t>(number)); }
@@ -33,7 +26,7 @@ std::string TypesOf(const Manifest& manifest) {
   std::map<std::string, uint64_t> elements;
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (IsOfModel(manifest, tensor)) {
-      elements[tensor.entry.dtype] += ElementsOf(tensor.entry);
+      elements[tensor.entry.dtype] += ElementCount(tensor.entry.shape);
     }
   }
   std::vector<std::pair<uint64_t, std::string>> order;
@@ -83,7 +76,7 @@ std::string FilesText(const Manifest& manifest) {
 std::string TensorsText(const Manifest& manifest) {
   Table table({"type", "elements", "shape", "tensor", "file"});
   for (const ManifestTensor& tensor : manifest.tensors) {
-    table.Add({tensor.entry.dtype, Thousands(ElementsOf(tensor.entry)),
+    table.Add({tensor.entry.dtype, Thousands(ElementCount(tensor.entry.shape)),
                absl::StrCat("[", absl::StrJoin(tensor.entry.shape, ", "), "]"), tensor.entry.name,
                manifest.files[tensor.file].path});
   }
@@ -108,7 +101,7 @@ double AgeSeconds(int64_t unix_ms, absl::Time now) {
 uint64_t ParametersOf(const Manifest& manifest) {
   uint64_t parameters = 0;
   for (const ManifestTensor& tensor : manifest.tensors) {
-    parameters += IsOfModel(manifest, tensor) ? ElementsOf(tensor.entry) : 0;
+    parameters += IsOfModel(manifest, tensor) ? ElementCount(tensor.entry.shape) : 0;
   }
   return parameters;
 }

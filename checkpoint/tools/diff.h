@@ -1,6 +1,6 @@
-// What differs between two checkpoints: their records, and the content of their tensors however
-// these are cut over ranks and files. Blocks of a few MiB are read, so the memory does not grow
-// with the checkpoints. Thread-safe if the storages are.
+// Finds what differs between two checkpoints: their records, and the content of their tensors
+// however these are cut over ranks and files. Blocks of a few MiB are read, so the memory does not
+// grow with the checkpoints. Thread-safe if the storages are.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,10 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/console/command_line.h"
@@ -30,7 +32,9 @@ constexpr char kFooter[] =
     "(the file is named), or something is in the way; 75 no room, a run holds the\n"
     "folder, or storage fails for now (diff: also a checkpoint that cannot be read).\n";
 
-constexpr char kDirectory[] = "Run directory, its checkpoints/ folder, or one step-* folder";
+constexpr char kDirectory[] =
+    "Run directory, its checkpoints/ folder or one step-* folder, also below s3://bucket";
+constexpr char kWholeFolder[] = "Run directory or its checkpoints/ folder, also below s3://bucket";
 constexpr char kName[] = "Checkpoint to take, by its folder's name. Default: the newest";
 
 // CLI11's form of a check: what is wrong with `text`, or "".
@@ -41,126 +45,160 @@ std::string WhyNoTolerance(const std::string& text) {
              : absl::StrCat("value ", text, " is no number from 0");
 }
 
-// Adds a subcommand with its example and --json.
-CLI::App* Add(CLI::App& app, Arguments& arguments, const char* name, const char* text,
-              const char* example) {
-  CLI::App* const command = app.add_subcommand(name, text);
-  command->footer(absl::StrCat("Example:\n  dtrain checkpoint ", name, " ", example));
-  command->add_flag("--json", arguments.json, "Print JSON instead of text. Default: off");
-  return command;
+using Run = absl::StatusOr<int> (*)(const Arguments& arguments);
+
+// Runs a subcommand that has no other exit code for success than 0.
+template <absl::Status (*kRun)(const Arguments&)>
+absl::StatusOr<int> ZeroOf(const Arguments& arguments) {
+  DT_RETURN_IF_ERROR(kRun(arguments));
+  return int{kExitOk};
 }
 
-void AddLooking(CLI::App& app, Arguments& arguments) {
-  CLI::App* const list =
-      Add(app, arguments, "list",
-          "List all checkpoints: step, time, ranks, ZeRO stage, size, state", "--verify runs/gpt");
-  list->add_option("DIR", arguments.directory, kDirectory)->required();
-  list->add_flag("--verify", arguments.verify, "Also read and check every byte. Default: off");
-  CLI::App* const show = Add(app, arguments, "show", "Show what one checkpoint holds",
-                             "runs/gpt --name step-000000001200.e1");
-  show->add_option("DIR", arguments.directory, kDirectory)->required();
-  show->add_option("--name", arguments.name,
-                   "Checkpoint to show, by its folder's name. Default: the newest");
-  show->add_flag("--tensors", arguments.tensors, "Also list every tensor. Default: off");
-  CLI::App* const verify =
-      Add(app, arguments, "verify",
-          "Read every byte of all checkpoints; exit code 64 when one is damaged",
-          "runs/gpt/checkpoints/step-000000001200.e1");
-  verify->add_option("DIR", arguments.directory, kDirectory)->required();
-  CLI::App* const diff =
-      Add(app, arguments, "diff",
-          "Compare two checkpoints, however they are cut over ranks; exit code 1 when they differ",
-          "runs/gpt runs/other --tolerance 1e-6");
-  diff->add_option("A", arguments.directory, kDirectory)->required();
-  diff->add_option("B", arguments.other, "The same of the other; of a run, the newest is taken")
-      ->required();
-  diff->add_flag("--tensors", arguments.tensors, "Also list tensors that are equal. Default: off");
-  diff->add_option("--tolerance", arguments.tolerance,
-                   "Largest absolute difference of floats that counts as equal. Default: 0, bits "
-                   "are compared")
+// Adds subcommands to `app`, which put their options into one Arguments, and runs one of them.
+class Commands {
+ public:
+  explicit Commands(CLI::App& app) : app_(app) {}
+
+  // A subcommand with its example and --json.
+  CLI::App& Add(const char* name, const char* text, const char* example, Run run) {
+    CLI::App* const command = app_.add_subcommand(name, text);
+    command->footer(absl::StrCat("Example:\n  dtrain checkpoint ", name, " ", example));
+    command->add_flag("--json", arguments_.json, "Print JSON instead of text. Default: off");
+    runs_[name] = run;
+    return *command;
+  }
+
+  // Runs the subcommand that the command line names. REQUIRES: it was parsed.
+  absl::StatusOr<int> RunChosen() const {
+    return runs_.at(app_.get_subcommands().front()->get_name())(arguments_);
+  }
+
+  // The subcommands' common options.
+  void Directory(CLI::App& command, const char* label = "DIR", const char* text = kDirectory) {
+    command.add_option(label, arguments_.directory, text)->required();
+  }
+  void Other(CLI::App& command, const char* label, const char* text) {
+    command.add_option(label, arguments_.other, text)->required();
+  }
+  void Name(CLI::App& command) { command.add_option("--name", arguments_.name, kName); }
+  void Tensors(CLI::App& command, const char* which) {
+    command.add_flag("--tensors", arguments_.tensors,
+                     absl::StrCat("Also list ", which, ". Default: off"));
+  }
+  void Type(CLI::App& command) {
+    command
+        .add_option("--dtype", arguments_.dtype,
+                    "Convert floats: fp32, bf16 or fp16. Default: as they are")
+        ->option_text("TYPE")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  }
+  void DryRun(CLI::App& command, const char* what) {
+    command.add_flag("--dry-run", arguments_.dry_run,
+                     absl::StrCat("Only say what would ", what, ". Default: off"));
+  }
+  Arguments& arguments() { return arguments_; }
+
+ private:
+  CLI::App& app_;
+  Arguments arguments_;
+  std::map<std::string, Run> runs_;
+};
+
+void AddLooking(Commands& commands) {
+  Arguments& arguments = commands.arguments();
+  CLI::App& list =
+      commands.Add("list", "List all checkpoints: step, time, ranks, ZeRO stage, size, state",
+                   "--verify runs/gpt", ZeroOf<List>);
+  commands.Directory(list);
+  list.add_flag("--verify", arguments.verify, "Also read and check every byte. Default: off");
+  CLI::App& show = commands.Add("show", "Show what one checkpoint holds",
+                                "runs/gpt --name step-000000001200.e1", ZeroOf<Show>);
+  commands.Directory(show);
+  commands.Name(show);
+  commands.Tensors(show, "every tensor");
+  CLI::App& verify =
+      commands.Add("verify", "Read every byte of all checkpoints; exit code 64 when one is damaged",
+                   "runs/gpt/checkpoints/step-000000001200.e1", ZeroOf<VerifyAll>);
+  commands.Directory(verify);
+  CLI::App& diff = commands.Add(
+      "diff",
+      "Compare two checkpoints, however they are cut over ranks; exit code 1 when they differ",
+      "runs/gpt runs/other --tolerance 1e-6", Diff);
+  commands.Directory(diff, "A");
+  commands.Other(diff, "B", "The same of the other; of a run, the newest is taken");
+  commands.Tensors(diff, "tensors that are equal");
+  diff.add_option("--tolerance", arguments.tolerance,
+                  "Largest absolute difference of floats that counts as equal. Default: 0, bits "
+                  "are compared")
       ->option_text("NUMBER")
       ->check(WhyNoTolerance);
 }
 
-void AddConverting(CLI::App& app, Arguments& arguments) {
-  const CLI::IsMember types({"fp32", "bf16", "fp16"});
-  const auto add_type = [&](CLI::App* command) {
-    command
-        ->add_option("--dtype", arguments.dtype,
-                     "Convert floats: fp32, bf16 or fp16. Default: as they are")
-        ->option_text("TYPE")
-        ->check(types);
-  };
-  CLI::App* const to_folder =
-      Add(app, arguments, "export", "Write the model of a checkpoint as a Hugging Face folder",
-          "runs/gpt exported --dtype bf16");
-  to_folder->add_option("CHECKPOINT", arguments.directory, kDirectory)->required();
-  to_folder->add_option("OUT", arguments.other, "Folder to write; nothing may be there")
-      ->required();
-  to_folder->add_option("--name", arguments.name, kName);
-  add_type(to_folder);
+void AddConverting(Commands& commands) {
+  CLI::App& to_folder =
+      commands.Add("export", "Write the model of a checkpoint as a Hugging Face folder",
+                   "runs/gpt exported --dtype bf16", ZeroOf<Export>);
+  commands.Directory(to_folder, "CHECKPOINT");
+  commands.Other(to_folder, "OUT", "Folder to write; nothing may be there");
+  commands.Name(to_folder);
+  commands.Type(to_folder);
   to_folder
-      ->add_option("--max-shard-size", arguments.shard_size,
-                   "Largest file of weights, as 5GB or 512MiB")
+      .add_option("--max-shard-size", commands.arguments().shard_size,
+                  "Largest file of weights, as 5GB or 512MiB")
       ->option_text("SIZE")
       ->capture_default_str();
-  CLI::App* const from_files =
-      Add(app, arguments, "import",
-          "Make a run directory of weights alone: a Hugging Face folder or a .safetensors file",
-          "Qwen2.5-0.5B runs/tuned --dtype bf16");
-  from_files
-      ->add_option("SOURCE", arguments.directory, "Hugging Face folder, or one .safetensors file")
-      ->required();
-  from_files->add_option("RUN_DIR", arguments.other, "Run directory to write; nothing may be there")
-      ->required();
-  add_type(from_files);
+  CLI::App& from_files = commands.Add(
+      "import",
+      "Make a run directory of weights alone: a Hugging Face folder or a .safetensors file",
+      "Qwen2.5-0.5B runs/tuned --dtype bf16", ZeroOf<Import>);
+  commands.Directory(from_files, "SOURCE", "Hugging Face folder, or one .safetensors file");
+  commands.Other(from_files, "RUN_DIR", "Run directory to write; nothing may be there");
+  commands.Type(from_files);
 }
 
-void AddClearing(CLI::App& app, Arguments& arguments) {
-  CLI::App* const prune =
-      Add(app, arguments, "prune", "Remove old checkpoints; at least two that verify stay",
-          "runs/gpt --keep 3 --keep-every 10000 --dry-run");
-  prune->add_option("DIR", arguments.directory, "Run directory or its checkpoints/ folder")
-      ->required();
-  prune->add_option("--keep", arguments.keep.newest, "Number of newest checkpoints to keep")
+void AddRetention(CLI::App& prune, Retention& keep) {
+  prune.add_option("--keep", keep.newest, "Number of newest checkpoints to keep")
       ->required()
       ->check(CLI::Range(kKeepMin, 1'000'000));
   prune
-      ->add_option("--keep-every", arguments.keep.every,
-                   "Also keep the steps that are multiples of it. Default: none")
+      .add_option("--keep-every", keep.every,
+                  "Also keep the steps that are multiples of it. Default: none")
       ->check(CLI::Range(int64_t{1}, kStepMax));
   CLI::Option* const best =
       prune
-          ->add_option("--keep-best", arguments.keep.best,
-                       "Also keep so many with the best values of --metric. Default: none")
+          .add_option("--keep-best", keep.best,
+                      "Also keep so many with the best values of --metric. Default: none")
           ->check(CLI::Range(1, 1'000'000));
-  CLI::Option* const metric =
-      prune
-          ->add_option("--metric", arguments.keep.metric,
-                       "Metric for --keep-best, as eval/loss. Default: none")
-          ->needs(best);
+  CLI::Option* const metric = prune
+                                  .add_option("--metric", keep.metric,
+                                              "Metric for --keep-best, as eval/loss. Default: none")
+                                  ->needs(best);
   best->needs(metric);
   prune
-      ->add_flag("--larger-is-better", arguments.keep.larger_is_better,
-                 "Values of --metric are better when they are larger. Default: off")
+      .add_flag("--larger-is-better", keep.larger_is_better,
+                "Values of --metric are better when they are larger. Default: off")
       ->needs(metric);
-  prune->add_flag("--dry-run", arguments.dry_run, "Only say what would go. Default: off");
-  CLI::App* const repair =
-      Add(app, arguments, "repair",
-          "Remove what crashed saves left, mend `latest`, name damage; needs an ended run",
-          "runs/gpt --dry-run");
-  repair->add_option("DIR", arguments.directory, "Run directory or its checkpoints/ folder")
-      ->required();
-  repair->add_flag("--dry-run", arguments.dry_run, "Only say what would be done. Default: off");
-  CLI::App* const copy =
-      Add(app, arguments, "copy",
-          "Copy a checkpoint, verified, to where another run loads it; an interrupted copy goes on",
-          "runs/gpt s3://bucket/runs/gpt");
-  copy->add_option("SOURCE", arguments.directory, kDirectory)->required();
-  copy->add_option("TARGET", arguments.other,
-                   "Folder of checkpoints, a run directory, or s3://bucket/prefix")
-      ->required();
-  copy->add_option("--name", arguments.name, kName);
+}
+
+void AddClearing(Commands& commands) {
+  CLI::App& prune =
+      commands.Add("prune", "Remove old checkpoints; at least two that verify stay",
+                   "runs/gpt --keep 3 --keep-every 10000 --dry-run", ZeroOf<PruneFolder>);
+  commands.Directory(prune, "DIR", kWholeFolder);
+  AddRetention(prune, commands.arguments().keep);
+  commands.DryRun(prune, "go");
+  CLI::App& repair = commands.Add(
+      "repair", "Remove what crashed saves left, mend `latest`, name damage; needs an ended run",
+      "runs/gpt --dry-run", ZeroOf<RepairFolder>);
+  commands.Directory(repair, "DIR", kWholeFolder);
+  commands.DryRun(repair, "be done");
+  CLI::App& copy = commands.Add(
+      "copy",
+      "Copy a checkpoint, verified, to where another run loads it; an interrupted copy goes on",
+      "runs/gpt s3://bucket/runs/gpt", ZeroOf<Copy>);
+  commands.Directory(copy, "SOURCE");
+  commands.Other(copy, "TARGET", "Folder of checkpoints, a run directory, or s3://bucket/prefix");
+  commands.Name(copy);
 }
 
 int Main(int argc, char** argv) {
@@ -169,26 +207,15 @@ int Main(int argc, char** argv) {
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("dtrain-checkpoint ") + kVersion);
   app.require_subcommand(1);
-  Arguments arguments;
-  AddLooking(app, arguments);
-  AddConverting(app, arguments);
-  AddClearing(app, arguments);
+  Commands commands(app);
+  AddLooking(commands);
+  AddConverting(commands);
+  AddClearing(commands);
   if (const auto code = ParseCommandLine(app, argc, argv)) {
     return *code;
   }
-  const std::string command = app.get_subcommands().front()->get_name();
-  if (command == "diff") {
-    const absl::StatusOr<int> code = Diff(arguments);
-    return code.ok() ? *code : EndOf(kCheckpointProgram, code.status());
-  }
-  return EndOf(kCheckpointProgram, command == "list"     ? List(arguments)
-                                   : command == "show"   ? Show(arguments)
-                                   : command == "verify" ? VerifyAll(arguments)
-                                   : command == "export" ? Export(arguments)
-                                   : command == "import" ? Import(arguments)
-                                   : command == "prune"  ? PruneFolder(arguments)
-                                   : command == "repair" ? RepairFolder(arguments)
-                                                         : Copy(arguments));
+  const absl::StatusOr<int> code = commands.RunChosen();
+  return code.ok() ? *code : EndOf(kCheckpointProgram, code.status());
 }
 
 }  // namespace

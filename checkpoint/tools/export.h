@@ -20,7 +20,7 @@ struct FolderExportOptions {
 struct FolderExport {
   size_t tensors = 0;
   size_t files = 0;
-  uint64_t bytes = 0;   // Of the tensors.
+  uint64_t bytes = 0;   // The size of the tensors.
   size_t left_out = 0;  // Tensors of engines after the first, which are no part of the model.
 };
 

@@ -1,5 +1,5 @@
-// Which processes of this machine have a folder open: every rank of a run keeps its folder of
-// checkpoints open for as long as it lives. Thread-safe.
+// Finds the processes of this machine that have a folder open: every rank of a run keeps its folder
+// of checkpoints open for as long as it lives. Thread-safe.
 #pragma once
 
 #include <string>

@@ -26,7 +26,7 @@ struct WeightImportOptions {
 struct WeightImport {
   StepId id;
   size_t tensors = 0;
-  uint64_t bytes = 0;  // Of the tensors.
+  uint64_t bytes = 0;  // The size of the tensors.
 };
 
 // Reads `source`, a model folder in Hugging Face's form or one .safetensors file, and writes the

@@ -2,8 +2,8 @@
 //
 // A tensor of model/ is whole. Optimizer states and masters lie in the layout's order, cut over the
 // files of all ranks: here they are one tensor again, so that checkpoints of different numbers of
-// ranks and ZeRO stages can be compared. What belongs to one rank (random states, its own module
-// buffers) stays that rank's. Plain values and a pure function.
+// ranks and ZeRO stages can be compared. Tensors that belong to one rank (random states, its own
+// module buffers) stay that rank's. Plain values and a pure function.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +30,12 @@ struct LogicalTensor {
   };
   bool of_model = false;
   std::string name;
-  int rank = -1;  // Of state/: the rank that it belongs to; -1: all ranks'.
+  int rank = -1;  // In state/ the rank that it belongs to; -1: all ranks'.
   std::string dtype;
   std::vector<uint64_t> shape;
   std::vector<Piece> pieces;  // Sorted by `begin`, without gaps.
-  // Of a tensor that is cut over the ranks: the elements of the layout that it holds, as sorted
-  // ranges [begin, end) that do not touch. Empty for others.
+  // The elements of the layout that a tensor holds which is cut over the ranks, as sorted ranges
+  // [begin, end) that do not touch. Empty for other tensors.
   std::vector<std::pair<uint64_t, uint64_t>> covers;
 
   uint64_t elements() const {

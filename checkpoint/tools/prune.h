@@ -16,7 +16,7 @@ namespace dtrain::checkpoint {
 
 struct PrunedCheckpoint {
   StepId id;
-  uint64_t bytes = 0;  // Of all files in its folder.
+  uint64_t bytes = 0;  // The size of all files in its folder.
 };
 
 struct PrunePlan {
@@ -25,9 +25,9 @@ struct PrunePlan {
   std::vector<std::string> damaged;  // Why a checkpoint does not count as kept, as it was found.
 };
 
-// What goes. Reads every byte of the checkpoints that are counted as kept; at least
-// two that verify stay. FailedPrecondition: an epoch record is damaged, so that it is not known
-// what a run would resume from.
+// Says which checkpoints go. Reads every byte of those that are counted as kept; at least two that
+// verify stay. FailedPrecondition: an epoch record is damaged, so that it is not known what a run
+// would resume from.
 absl::StatusOr<PrunePlan> PlanPrune(Storage& storage, const Retention& keep);
 
 // Removes what the plan says, the manifest of each first, and calls `removed` after each.

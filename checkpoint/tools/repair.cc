@@ -156,7 +156,8 @@ absl::StatusOr<RepairPlan> PlanRepair(Storage& storage) {
   if (newest != line.end()) {
     plan.resume_from = *newest;
   }
-  // What `latest` names may be there without its manifest; then the hint is all that says so.
+  // The folder that `latest` names may be there without its manifest. Then `latest` alone says that
+  // it held a checkpoint, so the name stays.
   if (newest != line.end() && none_lost && hint != *newest) {
     plan.latest = newest->DirectoryName();
   }

@@ -5,55 +5,11 @@
 #include <cstring>
 #include <limits>
 
-#include "base/numeric/float16.h"
+#include "base/numeric/element.h"
 #include "checkpoint/format/safetensors_header.h"
 
 namespace dtrain::checkpoint {
 namespace {
-
-template <class T>
-T Load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(T));
-  return value;
-}
-
-// The value at `at` as a number. Integers beyond 2^53 are rounded, which only their difference
-// shows: whether they are equal is decided by their bits.
-double ToDouble(BFloat16 value) { return static_cast<double>(ToFloat(value)); }
-double ToDouble(Float16 value) { return static_cast<double>(ToFloat(value)); }
-template <class T>
-double ToDouble(T value) {
-  return static_cast<double>(value);
-}
-
-// Calls function(T()), where T is the type of the elements of `dtype`.
-template <class F>
-void WithType(DType dtype, F function) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return function(double());
-    case DType::kFloat32:
-      return function(float());
-    case DType::kBFloat16:
-      return function(BFloat16());
-    case DType::kFloat16:
-      return function(Float16());
-    case DType::kInt32:
-      return function(int32_t());
-    case DType::kInt64:
-      return function(int64_t());
-    case DType::kUInt8:
-    case DType::kBool:
-      return function(uint8_t());
-  }
-}
-
-double ValueAt(DType dtype, const std::byte* at) {
-  double value = 0;
-  WithType(dtype, [&](auto type) { value = ToDouble(Load<decltype(type)>(at)); });
-  return value;
-}
 
 double Distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) {
@@ -63,18 +19,13 @@ double Distance(double a, double b) {
   return std::isfinite(distance) ? distance : std::numeric_limits<double>::infinity();
 }
 
-void Round(float value, float& to) { to = value; }
-void Round(float value, BFloat16& to) { to = ToBFloat16(value); }
-void Round(float value, Float16& to) { to = ToFloat16(value); }
-
 // Converts elements of type From to To, and gives the number of finite ones that became infinite.
 template <class From, class To>
 uint64_t ConvertAll(absl::Span<const std::byte> in, std::byte* out) {
   uint64_t too_large = 0;
   for (size_t i = 0; i < in.size() / sizeof(From); ++i) {
-    const double value = ToDouble(Load<From>(in.data() + i * sizeof(From)));
-    To rounded;
-    Round(static_cast<float>(value), rounded);
+    const double value = ToDouble(ElementAt<From>(in.data() + i * sizeof(From)));
+    const auto rounded = FromDouble<To>(value);
     std::memcpy(out + i * sizeof(To), &rounded, sizeof(To));
     too_large += std::isfinite(value) && !std::isfinite(ToDouble(rounded)) ? 1 : 0;
   }
@@ -119,8 +70,9 @@ void AddDifference(absl::string_view dtype_a, absl::Span<const std::byte> a,
     if (same_type && std::memcmp(x, y, width_a) == 0) {
       continue;
     }
-    // Values of a type that dtrain does not compute with differ by an unknown amount.
-    const double distance = type_a && type_b ? Distance(ValueAt(*type_a, x), ValueAt(*type_b, y))
+    // How far two differ is computed by numbers, in which large integers are rounded. Values of a
+    // type that dtrain does not compute with differ by an unknown amount.
+    const double distance = type_a && type_b ? Distance(NumberAt(*type_a, x), NumberAt(*type_b, y))
                                              : std::numeric_limits<double>::infinity();
     difference.largest = std::max(difference.largest, distance);
     const bool is_within =
@@ -132,7 +84,7 @@ void AddDifference(absl::string_view dtype_a, absl::Span<const std::byte> a,
 uint64_t ConvertFloats(absl::string_view from, absl::Span<const std::byte> in, DType to,
                        absl::Span<std::byte> out) {
   uint64_t too_large = 0;
-  WithType(*DTypeFromSafetensors(from), [&](auto type) {
+  WithElementType(*DTypeFromSafetensors(from), [&](auto type) {
     using From = decltype(type);
     too_large = to == DType::kFloat32    ? ConvertAll<From, float>(in, out.data())
                 : to == DType::kBFloat16 ? ConvertAll<From, BFloat16>(in, out.data())

@@ -45,6 +45,12 @@ absl::StatusOr<std::unique_ptr<DataListener>> DataListener::Create(const Endpoin
 
 DataListener::~DataListener() { gate_.reset(); }
 
+void DataListener::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  arrived_.notify_all();
+}
+
 absl::StatusOr<std::unique_ptr<DataSocket>> DataListener::Accept(Deadline deadline) {
   return Take([](const DataPeers&) { return true; }, "no rank connected", deadline);
 }
@@ -68,6 +74,10 @@ absl::StatusOr<std::unique_ptr<DataSocket>> DataListener::Take(
       auto socket = std::move(*found);
       ready_.erase(found);
       return socket;
+    }
+    if (closed_) {
+      return absl::CancelledError(
+          absl::StrFormat("rank %d listens no longer at %s", options_.self, endpoint().ToString()));
     }
     if (deadline.Expired()) {
       return absl::DeadlineExceededError(

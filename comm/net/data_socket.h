@@ -145,6 +145,8 @@ class DataListener {
   absl::StatusOr<std::unique_ptr<DataSocket>> Accept(Deadline deadline);
   // The connection of one rank and channel; others that come meanwhile are kept for later calls.
   absl::StatusOr<std::unique_ptr<DataSocket>> AcceptFrom(int rank, int channel, Deadline deadline);
+  // Ends waiting and later calls of both with Cancelled. Any thread may call it.
+  void Close();
 
   const Endpoint& endpoint() const { return gate_->endpoint(); }
   int port() const { return endpoint().port; }
@@ -161,6 +163,7 @@ class DataListener {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<std::unique_ptr<DataSocket>> ready_;  // Guarded by mutex_.
+  bool closed_ = false;                            // Guarded by mutex_.
   std::unique_ptr<Gate> gate_;                     // Last: its thread uses the rest.
 };
 

@@ -64,7 +64,7 @@ absl::Status BackgroundSave::MakeExchange() {
 }
 
 void BackgroundSave::Guard(EngineState& engine) {
-  engine.before_update = [weak = weak_from_this()](bool together) {
+  engine.hooks.before_update = [weak = weak_from_this()](bool together) {
     const auto save = weak.lock();  // The engine may outlive it.
     return save != nullptr ? save->LetUpdate(together) : absl::OkStatus();
   };

@@ -12,17 +12,16 @@
 #include "base/status.h"
 #include "checkpoint/commit/writer.h"
 #include "checkpoint/restore/reader.h"
-#include "checkpoint/storage/posix_storage.h"
 #include "runtime/checkpoint/background_save.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/known_save.h"
 #include "runtime/checkpoint/model_tensors.h"
-#include "runtime/checkpoint/remote_tier.h"
 #include "runtime/checkpoint/run_journal.h"
 #include "runtime/checkpoint/save_policy.h"
 #include "runtime/checkpoint/staging_memory.h"
 #include "runtime/checkpoint/storage_room.h"
+#include "runtime/checkpoint/tiers/checkpoint_tiers.h"
 #include "runtime/checkpoint/tracked_states.h"
 #include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/job/job_state.h"
@@ -56,8 +55,8 @@ absl::Status Fenced(const absl::Status& status) {
 struct Checkpointer::State {
   Job& job;
   GroupExchange exchange;
-  std::unique_ptr<checkpoint::Storage> storage;
-  std::unique_ptr<RemoteTier> remote;
+  std::unique_ptr<CheckpointTiers> tiers;
+  checkpoint::Storage* storage = nullptr;                // The tiers'; saves go there.
   checkpoint::EpochRecord epoch;                         // This attempt's, once it has begun.
   std::unique_ptr<checkpoint::Writer> writer;            // Null before.
   std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
@@ -118,14 +117,8 @@ Checkpointer::State::~State() {
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Open(Job& job) {
   DT_RETURN_IF_ERROR(CheckStagingMemory(job));
   auto state = std::make_unique<State>(job);
-  const std::string& configured = job.config().checkpoint_dir();
-  auto storage = checkpoint::OpenPosixStorage(configured.empty() ? job.run_dir() + "/checkpoints"
-                                                                 : configured);
-  DT_RETURN_IF_ERROR(configured.empty() ? storage.status()
-                                        : Annotate(storage.status(), "checkpoint.dir"));
-  state->storage = *std::move(storage);
-  DT_RETURN_IF_ERROR(job.local_rank() == 0 ? ProbeStorage(*state->storage) : absl::OkStatus());
-  DT_ASSIGN_OR_RETURN(state->remote, RemoteTier::Open(job, *state->storage));
+  DT_ASSIGN_OR_RETURN(state->tiers, CheckpointTiers::Open(job, state->exchange));
+  state->storage = &state->tiers->storage();
   return std::unique_ptr<Checkpointer>(new Checkpointer(std::move(state)));
 }
 
@@ -180,20 +173,20 @@ absl::Status Checkpointer::State::CheckTracked() const {
 
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
   DT_RETURN_IF_ERROR(journal.Check());
-  DT_ASSIGN_OR_RETURN(
-      auto attempt,
-      checkpoint::BeginAttempt(*storage, exchange,
-                               {.job = job.run_id(),
-                                .fresh = fresh,
-                                .known_save = [this] { return LastKnownSave(job.run_dir()); },
-                                .before_search = [this] { return remote->BringBack(); }},
-                               deadline()));
+  checkpoint::AttemptOptions about;
+  about.job = job.run_id();
+  about.fresh = fresh;
+  about.known_save = [this] { return LastKnownSave(job.run_dir()); };
+  DT_ASSIGN_OR_RETURN(auto attempt, tiers->Begin(std::move(about), deadline()));
   epoch = attempt.epoch;
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
   options.keep = KeptCheckpoints(job.config());
   options.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
   options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
+  // Else a save is beside training as a whole, or other hosts must stay until it has ended.
+  options.collect_beside = background == nullptr && tiers->host().empty();
+  options.in_use = [this] { return tiers->InUse(); };
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
   return std::move(attempt.checkpoint);
 }
@@ -212,9 +205,10 @@ absl::Status Checkpointer::State::RestoreEngines(checkpoint::Checkpoint& from, s
                         "track them in the same order",
                         from.DisplayName(), first, engines[0].first));
   }
+  const auto accepts = [this](absl::string_view key) { return job.state().accepts(key); };
   for (size_t i = 0; i < (HoldsWeightsAlone(from) ? 1 : engines.size()); ++i) {
     DT_RETURN_IF_ERROR(
-        RestoreSnapshot(engines[i].second->state(), from, place(), StoredName(i), note));
+        RestoreSnapshot(engines[i].second->state(), from, place(), StoredName(i), note, accepts));
   }
   return absl::OkStatus();
 }
@@ -231,7 +225,7 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
       Add(std::move(taken), engines[i].first, all);
     }
   }
-  if (Json values = job.metrics().ValuesAtStep(); !values.empty()) {  // By which the best are kept.
+  if (Json values = job.metrics().ValuesAtStep(); !values.empty()) {  // They choose the best.
     all.source.job.engine["metrics"] = std::move(values);
   }
   if (!job.state().accepted_changes.empty()) {
@@ -242,7 +236,7 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
 
 absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
   std::string note;
-  const bool is_import = HoldsWeightsAlone(from);  // What the program tracks begins as new.
+  const bool is_import = HoldsWeightsAlone(from);  // Tracked states begin as new.
   DT_RETURN_IF_ERROR(is_import ? absl::OkStatus() : RestoreTrackedTensors(tensors, from));
   DT_RETURN_IF_ERROR(RestoreEngines(from, note));
   const checkpoint::Manifest& manifest = from.manifest();
@@ -286,6 +280,7 @@ absl::Status Checkpointer::RestoreLatest() {
   if (state_->job.rank() == 0) {
     WarnOfLittleRoom(*state_->storage, bytes);
   }
+  DT_RETURN_IF_ERROR(state_->tiers->CheckRoom(bytes));
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
   if (checkpoint != nullptr) {
     return state_->Restore(*checkpoint);
@@ -315,6 +310,9 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::Take() {
   }
   const Json states = tracked.Save();
   snapshot.source.rank["tracked"] = states;
+  if (!tiers->host().empty()) {
+    snapshot.source.rank["host"] = tiers->host();  // It has this rank's files.
+  }
   snapshot.source.job.user = states;
   return snapshot;
 }
@@ -410,7 +408,7 @@ void Checkpointer::State::Record(const checkpoint::SaveReport& report, double se
       RotateJournal();
     }
     journal.RemoveBefore(report.id);
-    remote->Copy(report.id);
+    tiers->Copy(report.id);
     details["path"] = absl::StrFormat("%s", storage->DisplayName(report.id.DirectoryName()));
   } else {
     details["error"] = std::string(report.status.message());
@@ -459,7 +457,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (!stopping) {
     return absl::OkStatus();
   }
-  saved.Update(state.remote->Finish());
+  saved.Update(state.tiers->Finish());
   state.job.metrics().Flush();
   const char* const why = SignalName(state.job.stop_signal());
   return saved.ok()
@@ -491,7 +489,7 @@ absl::Status Checkpointer::Finish() {
                       absl::StrFormat("the last step, %d, is not saved", step));
     }
   }
-  const absl::Status copied = state.remote->Finish();
+  const absl::Status copied = state.tiers->Finish();
   state.job.metrics().Flush();
   return copied;
 }

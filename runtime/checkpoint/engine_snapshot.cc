@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "ATen/Functions.h"
@@ -13,10 +14,12 @@
 #include "runtime/engine/transaction.h"
 #include "runtime/model/copy_shared.h"
 #include "runtime/model/dtypes.h"
+#include "runtime/plan/config/accepted_changes.h"
 
 namespace dtrain {
 namespace {
 
+constexpr absl::string_view kModelSection = "model";  // The configuration's, of a model's settings.
 constexpr char kMaster[] = "master";
 constexpr char kRng[] = "rng.cpu";
 constexpr char kDeviceRng[] = "rng.cuda";
@@ -55,41 +58,55 @@ absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoi
       from.DisplayName(), saved, state.optimizer));
 }
 
-// "rope_theta was 10000.0, now 500.0": the first value that both have and that differs; "": none.
-// A key that only one has does not count: another version of the program may have written it.
-std::string ModelDifference(const std::string& path, const Json& was, const Json& now) {
+// The first value that both have, that differs and that is not accepted, by its key in a
+// configuration ("model.rope_theta"). A key that only one has does not count: another version of
+// the program may have written it.
+std::optional<ConfigDifference> ModelDifference(const std::string& key, const Json& was,
+                                                const Json& now, const AcceptsChange& accepts) {
   if (was.is_object() && now.is_object()) {
     for (const auto& [name, value] : was.items()) {
-      const bool says_nothing = path.empty() && (name == "dtype" || name == "torch_dtype");
+      const bool says_nothing = key == kModelSection && (name == "dtype" || name == "torch_dtype");
       if (const auto other = now.find(name); other != now.end() && !says_nothing) {
-        const std::string inner = path.empty() ? name : absl::StrCat(path, ".", name);
-        if (std::string found = ModelDifference(inner, value, *other); !found.empty()) {
+        auto found = ModelDifference(absl::StrCat(key, ".", name), value, *other, accepts);
+        if (found.has_value()) {
           return found;
         }
       }
     }
-    return "";
+    return std::nullopt;
   }
-  return was == now ? "" : absl::StrFormat("%s was %s, now %s", path, DumpJson(was), DumpJson(now));
+  if (was == now || (accepts && accepts(key))) {
+    return std::nullopt;
+  }
+  const std::string text = absl::StrFormat(
+      "%s was %s, now %s", key.substr(kModelSection.size() + 1), DumpJson(was), DumpJson(now));
+  return ConfigDifference{key, was, now, text};
 }
 
 // Shapes are compared tensor by tensor; this finds what has none, such as rope_theta in a file that
 // was edited in place.
-absl::Status CheckModelConfig(const EngineState& state, checkpoint::Checkpoint& from) {
+absl::Status CheckModelConfig(const EngineState& state, checkpoint::Checkpoint& from,
+                              const AcceptsChange& accepts) {
   if (state.options.model_config.is_null() ||
       from.manifest().FindFile("model/config.json") == nullptr) {
     return absl::OkStatus();
   }
   DT_ASSIGN_OR_RETURN(const std::string text, from.ReadModelFile("config.json"));
   DT_ASSIGN_OR_RETURN(const Json saved, ParseJson(text, from.DisplayName() + "/model/config.json"));
-  const std::string difference = ModelDifference("", saved, state.options.model_config);
-  if (difference.empty()) {
+  const std::optional<ConfigDifference> difference =
+      ModelDifference(std::string(kModelSection), saved, state.options.model_config, accepts);
+  if (!difference.has_value()) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrFormat("the model differs from the one in %s: %s; restore the value, in the file of "
-                      "the model's shape too, or start anew with --fresh",
-                      from.DisplayName(), difference));
+  const std::string otherwise =
+      plan::IsAcceptable(*difference)
+          ? absl::StrFormat("go on with it by --set %s=%s --accept-change %s", difference->key,
+                            DumpJson(difference->now), difference->key)
+          : "start anew with --fresh";
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the model differs from the one in %s: %s; restore the value, in the file of the model's "
+      "shape too, or %s",
+      from.DisplayName(), difference->text, otherwise));
 }
 
 int64_t ElementsOf(absl::Span<const plan::OwnedRange> ranges) {
@@ -206,20 +223,20 @@ absl::Status RestoreDeviceRng(checkpoint::Checkpoint& from, int rank) {
 }
 
 at::Tensor MissedUpdates(const EngineState& state) {
-  return at::tensor(at::IntArrayRef(state.missed), at::TensorOptions(at::kLong));
+  return at::tensor(at::IntArrayRef(state.progress.missed), at::TensorOptions(at::kLong));
 }
 
 // Every rank has stored the same.
 absl::Status RestoreMissed(EngineState& state, const std::string& tensor,
                            checkpoint::Checkpoint& from) {
-  if (state.missed.empty() || !Holds(from, 0, tensor)) {
+  if (state.progress.missed.empty() || !Holds(from, 0, tensor)) {
     return absl::OkStatus();
   }
   const at::Tensor missed = MissedUpdates(state);
   DT_RETURN_IF_ERROR(
       from.ReadStateTensor(0, {tensor, DType::kInt64, {missed.numel()}}, BytesOf(missed)));
   const auto* const counts = missed.const_data_ptr<int64_t>();
-  state.missed.assign(counts, counts + missed.numel());
+  state.progress.missed.assign(counts, counts + missed.numel());
   return absl::OkStatus();
 }
 
@@ -255,10 +272,14 @@ absl::Status RestoreOwnBuffers(EngineState& state, const std::string& prefix,
   return absl::OkStatus();
 }
 
-// What `dtrain checkpoint import` writes: step, optimizer states and random numbers stay as they
-// are.
+// Reads what `dtrain checkpoint import` writes. Step, optimizer states and random numbers stay as
+// they are.
 absl::Status RestoreWeights(EngineState& state, checkpoint::Checkpoint& from, std::string& note) {
-  DT_RETURN_IF_ERROR(CheckModelConfig(state, from));
+  // A run that begins may drop what it wants.
+  const auto may_differ = [](absl::string_view key) {
+    return plan::CheckAcceptable(std::string(key)).ok();
+  };
+  DT_RETURN_IF_ERROR(CheckModelConfig(state, from, may_differ));
   DT_RETURN_IF_ERROR(RestoreModel(state, /*prefix=*/"", from));
   if (state.master.defined() && state.shard_values.defined()) {
     state.master.copy_(state.shard_values);
@@ -271,21 +292,21 @@ absl::Status RestoreWeights(EngineState& state, checkpoint::Checkpoint& from, st
 }
 
 Json LossScaleJson(const EngineState& state) {
-  const plan::LossScale& scale = state.loss_scale;
+  const plan::LossScale& scale = state.progress.loss_scale;
   return {{"scale", scale.scale},
           {"hysteresis", scale.hysteresis},
           {"steps", scale.steps},
           {"last_overflow", scale.last_overflow},
-          {"unit", state.loss_unit}};
+          {"unit", state.progress.loss_unit}};
 }
 
 void RestoreLossScale(const Json& json, EngineState& state) {
-  plan::LossScale& scale = state.loss_scale;
+  plan::LossScale& scale = state.progress.loss_scale;
   scale.scale = json.value("scale", scale.scale);
   scale.hysteresis = json.value("hysteresis", scale.hysteresis);
   scale.steps = json.value("steps", scale.steps);
   scale.last_overflow = json.value("last_overflow", scale.last_overflow);
-  state.loss_unit = json.value("unit", state.loss_unit);
+  state.progress.loss_unit = json.value("unit", state.progress.loss_unit);
 }
 
 }  // namespace
@@ -327,7 +348,7 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
                                      BytesOf(part),
                                      StayOf(tensor, part, checkpoint::BytesStay::kUntilUpdate)});
   }
-  if (!state.missed.empty()) {
+  if (!state.progress.missed.empty()) {
     const at::Tensor missed = MissedUpdates(state);
     snapshot.keep.push_back(missed);
     snapshot.source.state.push_back(
@@ -361,9 +382,9 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
   snapshot.source.job.zero_stage = state.zero_stage;
   snapshot.source.job.layout_hash = LayoutHash(state);
   snapshot.source.job.engine = {{"optimizer", state.optimizer},
-                                {"step", state.step},
-                                {"updates", state.updates},
-                                {"skipped", state.skipped},
+                                {"step", state.progress.step},
+                                {"updates", state.progress.updates},
+                                {"skipped", state.progress.skipped},
                                 {"total_elements", state.flat->layout().total_elements()},
                                 {"loss_scale", LossScaleJson(state)}};
   snapshot.source.rank = {{"ranges", RangesJson(stored)}};
@@ -398,7 +419,8 @@ bool HoldsWeightsAlone(const checkpoint::Checkpoint& from) {
 }
 
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
-                             const std::string& name, std::string& note) {
+                             const std::string& name, std::string& note,
+                             const AcceptsChange& accepts) {
   const at::NoGradGuard no_grad;
   const checkpoint::Manifest& manifest = from.manifest();
   const bool same_ranks = manifest.world_size == place.world_size;
@@ -424,7 +446,7 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
   }
   DT_RETURN_IF_ERROR(CheckOptimizer(state, from, engine));
   if (name.empty()) {
-    DT_RETURN_IF_ERROR(CheckModelConfig(state, from));
+    DT_RETURN_IF_ERROR(CheckModelConfig(state, from, accepts));
   }
   DT_RETURN_IF_ERROR(RestoreModel(state, PrefixOf(name), from));
   DT_RETURN_IF_ERROR(RestoreUpdateState(state, name, from));
@@ -443,9 +465,9 @@ absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, R
                              place.world_size);
     }
   }
-  state.step = engine.value("step", int64_t{0});
-  state.updates = engine.value("updates", state.step);
-  state.skipped = engine.value("skipped", int64_t{0});
+  state.progress.step = engine.value("step", int64_t{0});
+  state.progress.updates = engine.value("updates", state.progress.step);
+  state.progress.skipped = engine.value("skipped", int64_t{0});
   if (const auto scale = engine.find("loss_scale"); scale != engine.end()) {
     RestoreLossScale(*scale, state);
   }

@@ -14,11 +14,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/json.h"
 #include "checkpoint/restore/reader.h"
 #include "checkpoint/state_source.h"
@@ -61,10 +63,15 @@ void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
 // weights and begins at step 0.
 bool HoldsWeightsAlone(const checkpoint::Checkpoint& from);
 
+// Whether a change of the configuration was accepted for this run. Empty: none was.
+using AcceptsChange = std::function<bool(absl::string_view key)>;
+
 // Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
 // model or holds no engine `name`. Another world size or stage is fine: ranges are read from
-// whoever wrote them, and of what is each rank's own all take rank 0's; `note` says so.
+// whoever wrote them, and of what is each rank's own all take rank 0's; `note` says so. A setting
+// of the model that `accepts` names may differ.
 absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
-                             const std::string& name, std::string& note);
+                             const std::string& name, std::string& note,
+                             const AcceptsChange& accepts = {});
 
 }  // namespace dtrain

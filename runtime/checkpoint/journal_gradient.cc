@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "base/numeric/float16.h"
 #include "base/status.h"
 #include "kernels/flat.h"
 #include "runtime/model/torch_pool.h"
@@ -14,37 +13,7 @@ namespace {
 // Elements that pass through a buffer at once.
 constexpr int64_t kChunk = 1 << 20;
 
-void RoundInPlace(float* values, int64_t elements, std::vector<BFloat16>& buffer) {
-  buffer.resize(static_cast<size_t>(std::min(elements, kChunk)));
-  for (int64_t begin = 0; begin < elements; begin += kChunk) {
-    const int64_t count = std::min(kChunk, elements - begin);
-    kernels::CopyCpu(count, {values + begin}, {buffer.data(), DType::kBFloat16}, TorchParallelFor);
-    kernels::CopyCpu(count, {buffer.data(), DType::kBFloat16}, {values + begin}, TorchParallelFor);
-  }
-}
-
 }  // namespace
-
-void RoundGradient(const EngineState& state, absl::Span<const plan::OwnedRange> stored, DType dtype,
-                   const GradientMemory& gradient, absl::Span<std::byte> into) {
-  std::byte* to = into.data();
-  for (const plan::OwnedRange& range : stored) {
-    if (into.empty()) {
-      break;
-    }
-    const int64_t count = range.flat.elements();
-    kernels::CopyCpu(count, {gradient.at(range.flat.begin, range.local)}, {to, dtype},
-                     TorchParallelFor);
-    to += static_cast<size_t>(count) * DTypeBytes(dtype);
-  }
-  if (dtype == DType::kFloat32) {
-    return;
-  }
-  std::vector<BFloat16> buffer;
-  for (const plan::OwnedRange& range : state.owned) {
-    RoundInPlace(gradient.at(range.flat.begin, range.local), range.flat.elements(), buffer);
-  }
-}
 
 absl::Status ReadGradient(const EngineState& state,
                           absl::Span<const std::unique_ptr<checkpoint::SegmentReader>> files,

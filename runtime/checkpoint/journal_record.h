@@ -1,5 +1,5 @@
-// What a step journal holds of a step beside its gradient: the numbers of its end, and what the run
-// goes on with behind it.
+// Makes and reads what a step journal holds of a step beside its gradient: the numbers of its end,
+// and the states with which the run goes on behind it.
 #pragma once
 
 #include <cstdint>

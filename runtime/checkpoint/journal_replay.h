@@ -25,7 +25,7 @@ struct Replayed {
 
 struct ReplayFrom {
   checkpoint::Storage& storage;
-  checkpoint::StepId checkpoint;  // What the engine holds.
+  checkpoint::StepId checkpoint;  // The engine holds it.
   checkpoint::Exchange& exchange;
   Deadline deadline;
 };

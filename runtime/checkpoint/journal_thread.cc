@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -24,11 +25,6 @@ void JournalThread::Begin(checkpoint::SegmentHeader header) {
       segment_ = *std::move(segment);
     }
   });
-}
-
-std::vector<std::byte>& JournalThread::NextGradient() {
-  WaitUntilLeft(1);
-  return gradients_[next_];
 }
 
 void JournalThread::Append(Step step) {
@@ -70,18 +66,24 @@ void JournalThread::Write(const Step& step, const std::vector<std::byte>& gradie
 }
 
 void JournalThread::RemoveBefore(const checkpoint::StepId& id) {
-  worker_.Submit([this, id] {
+  const auto remove = [this, id] {
     if (const absl::Status removed = checkpoint::RemoveSegmentsBefore(storage_, id);
         !removed.ok()) {
       DT_LOG(Warning) << "cannot remove journalled steps before " << id.ToString() << ": "
                       << removed.message();
     }
-  });
+  };
+  worker_.Submit(remove, Deadline::After(absl::ZeroDuration()));
 }
 
-void JournalThread::WaitUntilLeft(int steps) {
+bool JournalThread::WaitUntilLeft(int steps, Deadline deadline) {
+  const auto is_reached = [&] { return left_ <= steps; };
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return left_ <= steps; });
+  if (deadline.infinite()) {
+    changed_.wait(lock, is_reached);
+    return true;
+  }
+  return changed_.wait_for(lock, absl::ToChronoNanoseconds(deadline.Remaining()), is_reached);
 }
 
 absl::Status JournalThread::failure() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/deadline.h"
 #include "base/json.h"
 #include "base/threads/worker.h"
 #include "checkpoint/journal/segment_writer.h"
@@ -23,33 +24,34 @@ class JournalThread {
   explicit JournalThread(checkpoint::Storage& storage);
   JournalThread(const JournalThread&) = delete;
   JournalThread& operator=(const JournalThread&) = delete;
-  // What was handed over is written first.
+  // Steps that were handed over are written first.
   ~JournalThread() = default;
 
   // The steps from here on are of this segment. Forgets an earlier failure.
   void Begin(checkpoint::SegmentHeader header);
 
-  // Memory for a step's gradient: two take turns. Waits while the step before the last is written.
-  std::vector<std::byte>& NextGradient();
+  // Memory for a step's gradient: two take turns. REQUIRES: at most one step is left.
+  std::vector<std::byte>& NextGradient() { return gradients_[next_]; }
   // A step for which NextGradient was called; without it (a step that changes no weights) `bytes`
   // is 0.
   struct Step {
     int64_t step = 0;
     Json end;
-    size_t bytes = 0;  // Of NextGradient().
+    size_t bytes = 0;  // So many of NextGradient() count.
     std::unique_ptr<checkpoint::AfterStep> after;
   };
   void Append(Step step);
-  // Removes what the durable checkpoint `id` has made needless, behind the steps handed over.
+  // Removes what the durable checkpoint `id` has made needless, behind the steps handed over. Does
+  // nothing while the thread is so far behind that its queue is full; a later checkpoint does then.
   void RemoveBefore(const checkpoint::StepId& id);
 
-  // Returns when at most `steps` of those handed over are not durable.
-  void WaitUntilLeft(int steps);
+  // Returns when at most `steps` of those handed over are not durable, or false at the deadline.
+  bool WaitUntilLeft(int steps, Deadline deadline);
   // The first failure since Begin. After it steps are dropped.
   absl::Status failure() const;
 
   struct Work {
-    double seconds = 0;  // Of writing.
+    double seconds = 0;  // Writing took so long.
     uint64_t bytes = 0;
     int64_t steps = 0;
   };
@@ -60,7 +62,7 @@ class JournalThread {
 
   checkpoint::Storage& storage_;
   std::vector<std::byte> gradients_[2];
-  size_t next_ = 0;                                     // Of the gradients.
+  size_t next_ = 0;                                     // Index into gradients_.
   std::unique_ptr<checkpoint::SegmentWriter> segment_;  // The thread's own.
   mutable std::mutex mutex_;
   std::condition_variable changed_;

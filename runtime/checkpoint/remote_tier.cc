@@ -21,11 +21,6 @@ namespace {
 using checkpoint::StepId;
 using checkpoint::Storage;
 
-absl::StatusOr<std::unique_ptr<Storage>> OpenPlace(const std::string& place) {
-  return checkpoint::IsS3Url(place) ? checkpoint::OpenS3Storage(place, {})
-                                    : checkpoint::OpenPosixStorage(place);
-}
-
 // The checkpoint from which a run would resume there, by its manifest alone; none: there is none.
 absl::StatusOr<std::optional<StepId>> Newest(Storage& storage) {
   DT_ASSIGN_OR_RETURN(const checkpoint::EpochMap epochs, checkpoint::ReadEpochs(storage));
@@ -39,8 +34,13 @@ void Ignore(const checkpoint::ManifestFile& /*file*/, bool /*was_there*/) {}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Job& job, Storage& near) {
-  const std::string& place = job.config().checkpoint_remote();
+absl::StatusOr<std::unique_ptr<Storage>> OpenPlace(const std::string& place) {
+  return checkpoint::IsS3Url(place) ? checkpoint::OpenS3Storage(place, {})
+                                    : checkpoint::OpenPosixStorage(place);
+}
+
+absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Job& job, Storage& near,
+                                                             const std::string& place) {
   std::unique_ptr<Storage> remote;
   if (!place.empty() && job.rank() == 0) {
     auto opened = OpenPlace(place);
@@ -92,11 +92,22 @@ void RemoteTier::Copy(const StepId& id) {
   worker_.Submit([this] { CopyWanted(); });
 }
 
+std::set<StepId> RemoteTier::InUse() {
+  const std::lock_guard lock(mutex_);
+  std::set<StepId> in_use;
+  for (const std::optional<StepId>& id : {wanted_, copying_}) {
+    if (id.has_value()) {
+      in_use.insert(*id);
+    }
+  }
+  return in_use;
+}
+
 void RemoteTier::CopyWanted() {
   std::optional<StepId> id;
   {
     const std::lock_guard lock(mutex_);
-    id = std::exchange(wanted_, std::nullopt);
+    id = copying_ = std::exchange(wanted_, std::nullopt);
   }
   if (id.has_value()) {
     Note(*id, CopyOne(*id));
@@ -146,6 +157,7 @@ void RemoteTier::Note(const StepId& id, const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     is_first = !status.ok() && last_.ok();
     last_ = status;
+    copying_.reset();
     failed_ = status.ok() ? std::nullopt : std::optional(id);
     failures_ += status.ok() ? 0 : 1;
   }

@@ -1,6 +1,6 @@
 // The second place of checkpoints (checkpoint.remote): a folder on other storage, or an object
-// store. What is durable beside the ranks is copied there by a thread of rank 0, one checkpoint at
-// a time, the newest first; training never waits for it. A run that starts on nodes that have lost
+// store. A thread of rank 0 copies there what is durable beside the ranks, one checkpoint at a
+// time, the newest first; training never waits for it. A run that starts on nodes that have lost
 // theirs brings the newest one back.
 //
 // A place that cannot be reached is an alarm in the metrics and the log; the next durable
@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,11 +23,15 @@
 
 namespace dtrain {
 
+// Opens a folder, or an object store by its s3:// address.
+absl::StatusOr<std::unique_ptr<checkpoint::Storage>> OpenPlace(const std::string& place);
+
 class RemoteTier {
  public:
-  // Without checkpoint.remote, and on other ranks than 0, all calls do nothing. An error says that
-  // the place cannot be used. REQUIRES: both outlive the result.
-  static absl::StatusOr<std::unique_ptr<RemoteTier>> Open(Job& job, checkpoint::Storage& near);
+  // Without a place (""), and on other ranks than 0, all calls do nothing. An error says that the
+  // place cannot be used. REQUIRES: both outlive the result.
+  static absl::StatusOr<std::unique_ptr<RemoteTier>> Open(Job& job, checkpoint::Storage& near,
+                                                          const std::string& place);
   RemoteTier(const RemoteTier&) = delete;
   RemoteTier& operator=(const RemoteTier&) = delete;
   ~RemoteTier() = default;  // Ends the copy that is under way.
@@ -35,6 +40,9 @@ class RemoteTier {
   absl::Status BringBack();
   // The checkpoint `id` is durable here.
   void Copy(const checkpoint::StepId& id);
+  // The checkpoints that are being copied or wait for it. Removed meanwhile they would never be
+  // there, where a copy takes longer than checkpoint.keep saves. Thread-safe.
+  std::set<checkpoint::StepId> InUse();
   // Waits until the newest is there too. An error: it is durable here alone.
   absl::Status Finish();
 
@@ -51,9 +59,10 @@ class RemoteTier {
   const std::unique_ptr<checkpoint::Storage> remote_;  // Null: nothing is to be done.
   const checkpoint::Retention keep_;
   std::mutex mutex_;
-  std::optional<checkpoint::StepId> wanted_;  // Durable here, and not tried yet.
-  absl::Status last_;                         // How the last copy ended.
-  std::optional<checkpoint::StepId> failed_;  // Its checkpoint, if it failed.
+  std::optional<checkpoint::StepId> wanted_;   // Durable here, and not tried yet.
+  std::optional<checkpoint::StepId> copying_;  // Taken from there, until its copy has ended.
+  absl::Status last_;                          // How the last copy ended.
+  std::optional<checkpoint::StepId> failed_;   // Its checkpoint, if it failed.
   int64_t failures_ = 0;
   Worker worker_;  // Ends first.
 };

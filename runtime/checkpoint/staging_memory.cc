@@ -23,16 +23,22 @@ uint64_t StagingBytes(Job& job, uint64_t live) {
 
 absl::Status CheckStagingMemory(Job& job) {
   const int64_t wanted = job.config().checkpoint_staging_memory();
-  const int64_t available = ReadAvailableMemory().bytes();
+  const Config& config = job.config();
+  const int64_t replicas =
+      config.checkpoint_replicas() > 0 ? config.checkpoint_replica_memory() : 0;
+  const int64_t available = std::max<int64_t>(0, ReadAvailableMemory().bytes() - replicas);
   const int ranks = job.state().env.ranks_on_node();
-  if (!job.config().checkpoint_async() || wanted <= available / ranks) {
+  if (!config.checkpoint_async() || wanted <= available / ranks) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "checkpoint.staging_memory is %d bytes on each of %d ranks of this node, together %s; %s are "
-      "available. Lower it, or set it to 0, which takes at most a quarter of what is free",
+      "available%s. Lower it, or set it to 0, which takes at most a quarter of what is free",
       wanted, ranks, FormatBytes(static_cast<double>(wanted) * ranks),
-      FormatBytes(static_cast<double>(available))));
+      FormatBytes(static_cast<double>(available)),
+      replicas > 0 ? absl::StrFormat(" beside checkpoint.replica_memory, %s",
+                                     FormatBytes(static_cast<double>(replicas)))
+                   : std::string()));
 }
 
 }  // namespace dtrain

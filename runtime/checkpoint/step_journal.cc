@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "runtime/checkpoint/journal_gradient.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/job/job_state.h"
 #include "runtime/model/phase.h"
@@ -18,6 +19,8 @@ namespace {
 
 // Steps over which the share of time is taken that writing needs.
 constexpr int64_t kRateSteps = 20;
+// A disk that does not write a step in this time hangs.
+constexpr absl::Duration kDiskWaitMax = absl::Seconds(5);
 
 DType JournalType(const Job& job) {
   return job.config().checkpoint_journal_dtype() == "fp32" ? DType::kFloat32 : DType::kBFloat16;
@@ -66,23 +69,34 @@ StepJournal::StepJournal(Job& job, checkpoint::Storage& storage, EngineState& en
       engine_(engine),
       place_(std::move(place)),
       sync_(job.config().checkpoint_journal() == "sync"),
+      leaves_out_(job.config().optimizer().skip_unused),
       stored_(StoredRanges(engine, place_)),
+      update_(engine, stored_, JournalType(job)),
       thread_(storage) {}
 
 void StepJournal::Begin(const checkpoint::EpochRecord& epoch,
                         const std::vector<std::string>& journalled) {
   epoch_ = epoch;
-  attempt_base_ = engine_.step;
+  attempt_base_ = engine_.progress.step;
   buffers_.emplace(engine_, journalled);
-  engine_.keep_step = [weak = weak_from_this()](const StepEnd& end,
-                                                const GradientMemory& gradient) {
-    if (const auto journal = weak.lock(); journal != nullptr) {  // The engine may outlive it.
-      journal->Take(end, gradient);
+  // The engine may outlive the journal.
+  const auto weak = weak_from_this();
+  engine_.hooks.keep_step = [weak](const StepEnd& end) {
+    if (const auto journal = weak.lock(); journal != nullptr) {
+      journal->Take(end);
     }
   };
-  engine_.step_updated = [weak = weak_from_this()] {
-    if (const auto journal = weak.lock(); journal != nullptr && journal->on_) {
-      journal->weights_ = journal->WeightsChecksum();
+  engine_.hooks.update_piece = [weak](const UpdatePiece& piece, const float* gradient,
+                                      StepHooks::PartUpdate update) {
+    if (const auto journal = weak.lock(); journal != nullptr) {
+      journal->update_.Update(piece, gradient, update);
+    } else {
+      update(0, piece.elements, gradient);
+    }
+  };
+  engine_.hooks.step_updated = [weak] {
+    if (const auto journal = weak.lock(); journal != nullptr) {
+      journal->Updated();
     }
   };
   Rotate();
@@ -90,7 +104,7 @@ void StepJournal::Begin(const checkpoint::EpochRecord& epoch,
 
 checkpoint::SegmentHeader StepJournal::Header() const {
   checkpoint::SegmentHeader header{.job = epoch_.job,
-                                   .id = {epoch_.epoch, engine_.step},
+                                   .id = {epoch_.epoch, engine_.progress.step},
                                    .attempt_base = attempt_base_,
                                    .rank = place_.rank,
                                    .world_size = place_.world_size,
@@ -105,8 +119,8 @@ checkpoint::SegmentHeader StepJournal::Header() const {
 
 void StepJournal::Rotate() {
   Record();
-  if (for_good_) {
-    return;
+  if (for_good_ || (!on_ && !thread_.WaitUntilLeft(0, Deadline::After(kDiskWaitMax)))) {
+    return;  // It stays off, or its disk still hangs.
   }
   checkpoint::SegmentHeader header = Header();
   gradient_bytes_ = header.gradient_bytes();
@@ -115,14 +129,14 @@ void StepJournal::Rotate() {
   rate_ = {};
 }
 
-void StepJournal::Take(const StepEnd& end, const GradientMemory& gradient) {
+void StepJournal::Take(const StepEnd& end) {
   const ScopedPhase phase("dtrain::journal", blocked_s_);
   Append(nullptr);  // A step that the program has not given to MaybeSave.
-  if (on_ && WeightsWereWritten()) {
-    for_good_ = true;
-    SwitchOff("the program has changed weights between two steps, which no replay repeats");
+  if (on_ && weights_.has_value() && *weights_ != WeightsChecksum()) {
+    EndAtWrite();
   }
   weights_.reset();
+  AwaitDisk(1);  // The gradient's memory is free then.
   Taken taken{.step = end.step, .end = StepEndJson(end)};
   absl::Span<std::byte> into;
   if (on_ && end.updates()) {
@@ -131,16 +145,27 @@ void StepJournal::Take(const StepEnd& end, const GradientMemory& gradient) {
     into = absl::MakeSpan(memory);
     taken.bytes = into.size();
   }
-  if (end.updates()) {
-    RoundGradient(engine_, stored_, JournalType(job_), gradient, into);
-  }
   if (on_) {
     taken_ = std::move(taken);
   }
+  is_updating_ = end.updates();
+  if (is_updating_) {
+    update_.Begin(into);
+  }
 }
 
-bool StepJournal::WeightsWereWritten() const {
-  return weights_.has_value() && *weights_ != WeightsChecksum();
+void StepJournal::Updated() {
+  if (is_updating_ && update_.FindsWritten() && !leaves_out_) {
+    EndAtWrite();
+  }
+  if (on_ && leaves_out_) {
+    weights_ = WeightsChecksum();
+  }
+}
+
+void StepJournal::EndAtWrite() {
+  for_good_ = true;
+  SwitchOff("the program has changed weights between two steps, which no replay repeats");
 }
 
 uint32_t StepJournal::WeightsChecksum() const {
@@ -165,7 +190,7 @@ void StepJournal::Append(std::unique_ptr<checkpoint::AfterStep> after) {
 
 void StepJournal::EndStep(const RunState& run) {
   const ScopedPhase phase("dtrain::journal", blocked_s_);
-  if (!taken_.has_value() || taken_->step != engine_.step) {
+  if (!taken_.has_value() || taken_->step != engine_.progress.step) {
     return;
   }
   auto after = std::make_unique<checkpoint::AfterStep>();
@@ -173,8 +198,15 @@ void StepJournal::EndStep(const RunState& run) {
   AddAfter(run.tensors, place_, *after);
   buffers_->Add(engine_, place_, *after);
   Append(std::move(after));
-  thread_.WaitUntilLeft(sync_ ? 0 : 1);
+  AwaitDisk(sync_ ? 0 : 1);
   SwitchOffIfNeeded();
+}
+
+void StepJournal::AwaitDisk(int steps) {
+  if (on_ && !thread_.WaitUntilLeft(steps, Deadline::After(kDiskWaitMax))) {
+    SwitchOff(absl::StrFormat("the disk has not written a step for %d seconds",
+                              absl::ToInt64Seconds(kDiskWaitMax)));
+  }
 }
 
 void StepJournal::SwitchOffIfNeeded() {
@@ -208,9 +240,9 @@ void StepJournal::SwitchOffIfNeeded() {
 void StepJournal::SwitchOff(const std::string& why) {
   on_ = false;
   taken_.reset();
-  job_.metrics().LogEvent(EventKind::kEvent, engine_.step,
+  job_.metrics().LogEvent(EventKind::kEvent, engine_.progress.step,
                           {{"name", "journal_off"}, {"why", why}, {"m", {{"journal/off", 1}}}});
-  DT_LOG(Warning) << "the step journal is off behind step " << engine_.step << ": " << why
+  DT_LOG(Warning) << "the step journal is off behind step " << engine_.progress.step << ": " << why
                   << (for_good_ ? ". It stays off; the checkpoints hold the run"
                                 : ". It begins anew with the next checkpoint");
 }
@@ -220,7 +252,7 @@ void StepJournal::Record() {
   if (work.steps == recorded_.steps) {
     return;
   }
-  job_.metrics().LogEvent(EventKind::kEvent, engine_.step,
+  job_.metrics().LogEvent(EventKind::kEvent, engine_.progress.step,
                           {{"name", "journal"},
                            {"steps", work.steps - recorded_.steps},
                            {"m",
@@ -232,7 +264,7 @@ void StepJournal::Record() {
 
 void StepJournal::Finish() {
   Append(nullptr);
-  thread_.WaitUntilLeft(0);
+  thread_.WaitUntilLeft(0, Deadline::Infinite());
   SwitchOffIfNeeded();
   Record();
 }

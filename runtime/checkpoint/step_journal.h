@@ -2,11 +2,12 @@
 // the step changed, so that a run resumes behind its last step and not at its last checkpoint. A
 // replay takes the same updates again, to the bit (journal_replay.h).
 //
-// Between the agreement of a step and its update the gradient is rounded to what the journal holds
-// and copied; a thread of its own writes the copy. When a checkpoint is saved, a new segment of the
-// journal begins, and what came before goes once the checkpoint is durable. A journal that fails or
-// is slower than the steps switches itself off with an alarm, and training goes on; the rounding
-// stays, because the arithmetic of a run must not depend on its disk.
+// The update of a step takes the gradient rounded to what the journal holds, which is copied on the
+// way (journal_update.h); a thread of its own writes the copy. When a checkpoint is saved, a new
+// segment of the journal begins, and what came before goes once the checkpoint is durable. A
+// journal that fails, is slower than the steps or waits for a disk that hangs switches itself off
+// with an alarm, and training goes on; the rounding stays, because the arithmetic of a run must not
+// depend on its disk.
 //
 // For the thread that trains, which makes the same calls on every rank.
 #pragma once
@@ -27,6 +28,7 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/journal_record.h"
 #include "runtime/checkpoint/journal_thread.h"
+#include "runtime/checkpoint/journal_update.h"
 #include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
@@ -34,7 +36,7 @@ namespace dtrain {
 // The values of the configuration that updates follow from. A journal is replayed under the same.
 Json UpdateSettings(const Config& config);
 
-// What of the run a journal's step holds beside the engine.
+// The states of the run that a journalled step holds beside the engine's.
 struct RunState {
   Json tracked;  // The states that the program tracks, by name.
   absl::Span<const NamedTensor> tensors;
@@ -72,12 +74,16 @@ class StepJournal : public std::enable_shared_from_this<StepJournal> {
     size_t bytes = 0;
   };
 
-  // EngineState::keep_step.
-  void Take(const StepEnd& end, const GradientMemory& gradient);
+  // StepHooks::keep_step.
+  void Take(const StepEnd& end);
+  // StepHooks::step_updated.
+  void Updated();
   void Append(std::unique_ptr<checkpoint::AfterStep> after);
   // The program has changed weights between steps, which no replay would repeat.
-  bool WeightsWereWritten() const;
+  void EndAtWrite();
   uint32_t WeightsChecksum() const;
+  // Waits until at most `steps` of the steps so far are not durable, but not for a disk that hangs.
+  void AwaitDisk(int steps);
   void SwitchOffIfNeeded();
   void SwitchOff(const std::string& why);
   checkpoint::SegmentHeader Header() const;
@@ -87,7 +93,12 @@ class StepJournal : public std::enable_shared_from_this<StepJournal> {
   EngineState& engine_;
   const RankPlace place_;
   const bool sync_;
-  const std::vector<plan::OwnedRange> stored_;  // What this rank journals of the gradient.
+  // Updates leave parameters out (optimizer.skip_unused_parameters), not the same ones in each
+  // step, so that weights are not compared by what updates visit, but as a whole.
+  const bool leaves_out_;
+  const std::vector<plan::OwnedRange> stored_;  // This rank journals these of the gradient.
+  JournalUpdate update_;
+  bool is_updating_ = false;  // The step under way changes weights.
   checkpoint::EpochRecord epoch_;
   int64_t attempt_base_ = 0;
   size_t gradient_bytes_ = 0;  // This rank's bytes of one step's gradient.
@@ -95,14 +106,14 @@ class StepJournal : public std::enable_shared_from_this<StepJournal> {
   bool on_ = false;
   bool for_good_ = false;  // It stays off: what switched it off would do so again.
   std::optional<Taken> taken_;
-  // Checksum of the weights behind the last update; none: not known.
+  // With leaves_out_, the checksum of the weights behind the last update; none: not known.
   std::optional<uint32_t> weights_;
   struct Rate {
     int64_t steps = 0;
     int64_t begin_nanos = 0;
     double written_s = 0;
   };
-  Rate rate_;             // Of the last steps.
+  Rate rate_;             // For the last steps.
   double blocked_s_ = 0;  // Training stood still for it, since the last record of the metrics.
   JournalThread::Work recorded_;
   JournalThread thread_;  // Ends first.

@@ -145,7 +145,7 @@ TEST(ForEachAtOnceTest, RunsOnSeveralThreads) {
 }
 
 struct Checked {
-  PatternFile* file;  // Of `checked`.
+  PatternFile* file;  // Owned by `checked`.
   std::unique_ptr<CheckedFile> checked;
 };
 

@@ -1,6 +1,6 @@
 // Large files have the bytes that were appended, by io_uring or by threads, with O_DIRECT or
-// without it, whatever their sizes and whatever the system answers to a write. What the kernel
-// itself refuses here, by a seccomp filter, a limit or a full disk, is met in a process of its own.
+// without it, whatever their sizes and whatever the system answers to a write. Tests in which the
+// kernel itself refuses, by a seccomp filter, a limit or a full disk, have a process of their own.
 #include "checkpoint/storage/direct_file.h"
 
 #include <fcntl.h>
@@ -80,7 +80,7 @@ class ScriptedQueue final : public WriteQueue {
     uint64_t offset = 0;
     absl::Span<const std::byte> data;
     int64_t Do(size_t bytes) const {
-      // What was cut need not suit O_DIRECT.
+      // A write that was cut short need not suit O_DIRECT.
       const int flags = fcntl(fd, F_GETFL);
       fcntl(fd, F_SETFL, flags & ~O_DIRECT);
       const ssize_t n = pwrite(fd, data.data(), bytes, static_cast<off_t>(offset));
@@ -245,7 +245,7 @@ TEST(DirectFileAnswersTest, AShortWriteIsGoneOnWith) {
                                             : call.data.size());
       },
       /*direct=*/true);
-  // What follows no longer suits O_DIRECT.
+  // The writes behind a short one no longer suit O_DIRECT.
   ExpectWritten(
       content,
       [](const auto& call) {
@@ -263,7 +263,7 @@ TEST(DirectFileAnswersTest, AnInterruptedWriteIsRepeated) {
       /*direct=*/true);
 }
 
-// As file systems do that take the flag and refuse the first write; several are under way then.
+// Some file systems take the flag and refuse the first write; several are under way then.
 TEST(DirectFileAnswersTest, AWriteThatODirectCannotTakeGoesThroughTheCache) {
   int refused = 0;
   ExpectWritten(
@@ -311,6 +311,27 @@ TEST(DirectFileAnswersTest, AnErrorStaysAndNothingIsSyncedAfterIt) {
       EXPECT_EQ(made.size(), size);
       file.Close();
     }
+  }
+}
+
+// Two writes fail, and the queue gives the later one first: that one says why.
+TEST(DirectFileAnswersTest, TheFirstErrorThatIsSeenStays) {
+  const std::string content = Content(6 * kBlock);
+  for (const auto& [errors, code] :
+       {std::pair(std::array{EIO, ENOSPC}, absl::StatusCode::kResourceExhausted),
+        std::pair(std::array{ENOSPC, EIO}, absl::StatusCode::kUnavailable)}) {
+    const NewFile made(content.size());
+    DirectFile file(
+        made.fd(), content.size(),
+        std::make_unique<ScriptedQueue>([&errors = errors](const auto& call) -> int64_t {
+          const auto number = static_cast<size_t>(call.number);
+          return number < errors.size() ? -errors[number] : call.DoAll();
+        }));
+    absl::Status status = AppendInPieces(file, content);
+    status.Update(file.Sync());
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_EQ(file.Sync(), status);
+    file.Close();
   }
 }
 

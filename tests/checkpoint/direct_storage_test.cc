@@ -276,6 +276,21 @@ TEST_P(DirectStorageTest, AWriteThatFailsLaterIsAnErrorOfTheFile) {
                     HasSubstr(folder_.path() + "/early: ")));
 }
 
+TEST(DirectDiskTest, AReadBeyondTheEndSaysWhereTheFileEnds) {
+  const TemporaryFolder folder;
+  const auto storage = OpenPosixStorage(folder.path());
+  ASSERT_TRUE(storage.ok()) << storage.status();
+  ASSERT_TRUE((*storage)->Replace("file", "0123456789").ok());
+  const auto file = (*storage)->OpenFile("file");
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<std::byte> into(8);
+  EXPECT_TRUE((*file)->ReadAt(2, absl::MakeSpan(into)).ok());
+  const absl::Status status = (*file)->ReadAt(5, absl::MakeSpan(into));
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("/file ends at byte 10; 8 bytes from 5 were wanted"));
+}
+
 TEST(DirectDiskTest, AFullDiskIsAnErrorOfTheFileAndOfAProbe) {
   const TemporaryFolder folder;
   if (mount("tmpfs", folder.path().c_str(), "tmpfs", MS_NOSUID | MS_NODEV, "size=9m") != 0) {

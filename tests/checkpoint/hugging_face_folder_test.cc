@@ -71,7 +71,7 @@ TEST_F(HuggingFaceFolderTest, ShardsAreReadThroughTheirIndexAndThroughLinks) {
   EXPECT_TRUE(absl::IsNotFound(folder->Read("c", 0, absl::MakeSpan(more))));
 }
 
-// What lies behind a tensor in its file belongs to another one.
+// The bytes behind a tensor in its file belong to another one.
 TEST_F(HuggingFaceFolderTest, APartIsReadFromItsTensorAlone) {
   Write("model.safetensors", File(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},)"
                                   R"("b":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})",

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,11 +17,13 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/numeric/prng.h"
+#include "base/status.h"
 #include "checkpoint/commit/epoch.h"
 #include "checkpoint/journal/segment_writer.h"
 #include "checkpoint/storage/faulty_file_system.h"
 #include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::journal_test {
 namespace {
@@ -49,7 +53,7 @@ SegmentHeader HeaderOf(int64_t epoch, int64_t base, int rank = 0, int world_size
           .ranges = {{0, 1000}, {5000, 5000 + kElements - 1000}}};
 }
 
-// What rank `rank` journals of a step, as a function of both.
+// The content that rank `rank` journals of a step, as a function of both.
 struct Content {
   explicit Content(int64_t step, int rank = 0)
       : gradient(step % 4 == 0 ? 0 : kElements * 2),
@@ -265,12 +269,15 @@ TEST(JournalTest, AnAttemptGoesOnFromTheOneBefore) {
   const std::vector<SegmentSummary> segments = {{{1, 0}, 0, 7}, {{2, 7}, 7, 12}, {{3, 12}, 12, 13}};
   EXPECT_EQ(ChainFrom({1, 0}, segments),
             (std::vector<ChainLink>{{{1, 0}, 1, 7}, {{2, 7}, 8, 12}, {{3, 12}, 13, 13}}));
-  // What the first attempt, thought dead, wrote behind 7 is not the run's.
+  // The first attempt was thought dead: its steps behind 7 are not the run's.
   EXPECT_EQ(ChainFrom({1, 0}, {{{1, 0}, 0, 9}, {{2, 7}, 7, 7}}),
             (std::vector<ChainLink>{{{1, 0}, 1, 7}}));
-  // Neither where the second attempt's first segment is gone.
+  // They are not the run's either where the second attempt's first segment is gone.
   EXPECT_EQ(ChainFrom({1, 0}, {{{1, 0}, 0, 9}, {{2, 20}, 7, 25}}),
             (std::vector<ChainLink>{{{1, 0}, 1, 7}}));
+  // Attempts without a segment, as `dtrain checkpoint repair` begins one, change nothing.
+  EXPECT_EQ(ChainFrom({1, 0}, {{{1, 0}, 0, 9}, {{3, 7}, 7, 12}}),
+            (std::vector<ChainLink>{{{1, 0}, 1, 7}, {{3, 7}, 8, 12}}));
   // Attempts before the checkpoint's do not matter.
   EXPECT_TRUE(ChainFrom({2, 7}, {{{1, 0}, 0, 9}}).empty());
 }
@@ -326,6 +333,67 @@ TEST(JournalTest, KeepsEveryDurableStepThroughAPowerCut) {
       }
     }
   }
+}
+
+// Two segments of an attempt and the removal of the first, told to a pipe: a byte for each step
+// that is durable, and one before the removal.
+absl::Status LiveAndTell(Storage& storage, int to) {
+  const auto tell = [to](char what) { DT_CHECK_EQ(write(to, &what, 1), 1); };
+  SegmentHeader header = HeaderOf(1, 0);
+  for (const int64_t base : {0, 3}) {
+    header.id.step = base;
+    DT_ASSIGN_OR_RETURN(const auto segment, SegmentWriter::Create(storage, header));
+    for (int64_t step = base + 1; step <= base + 3; ++step) {
+      DT_RETURN_IF_ERROR(segment->Append(Content(step).record));
+      tell('s');
+    }
+  }
+  tell('r');
+  return RemoveSegmentsBefore(storage, {1, 3});
+}
+
+// A real process in a real folder is killed at every system call of that.
+TEST(JournalTest, SigkillAtAnyCallKeepsEveryDurableStep) {
+  SetLogLevel(LogLevel::kError);
+  int64_t at = 0;
+  for (bool killed = true; killed; ++at) {
+    SCOPED_TRACE(absl::StrCat("call ", at));
+    const TemporaryFolder folder(TemporaryFolder::Where::kMemory);
+    const auto files = OpenRealFileSystem(folder.path());
+    ASSERT_TRUE(files.ok()) << files.status();
+    const auto calm = MakePosixStorage(**files);
+    ASSERT_TRUE(BeginEpoch(*calm, "job", 1, std::nullopt).ok());
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {  // No threads here: the parent's do not survive the fork.
+      FaultyFileSystem faulty(**files, {.at = at, .kind = FaultKind::kSigkill});
+      _exit(LiveAndTell(*MakePosixStorage(faulty), ends[1]).ok() ? 0 : 1);
+    }
+    close(ends[1]);
+    std::string told;
+    for (char byte = 0; read(ends[0], &byte, 1) == 1;) {
+      told.push_back(byte);
+    }
+    close(ends[0]);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    killed = WIFSIGNALED(status);
+    ASSERT_TRUE(killed || WEXITSTATUS(status) == 0);
+    const bool removes = !told.empty() && told.back() == 'r';
+    const int64_t durable = std::count(told.begin(), told.end(), 's');
+    const StepId from = {1, removes ? 3 : 0};
+    const auto journal = Journal::Open(*calm, from);
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    const int64_t last = journal->Verify(0, 1);
+    EXPECT_GE(last, durable);
+    EXPECT_LE(last, durable + 1);
+    for (int64_t step = from.step + 1; step <= last; ++step) {
+      ExpectContent(*journal->FilesOf(step)[0], step, 0);
+    }
+  }
+  EXPECT_GT(at, 30);
 }
 
 TEST(JournalTest, AFailedWriteIsReported) {

@@ -16,6 +16,7 @@
 namespace dtrain::checkpoint::lineage_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -271,8 +272,24 @@ TEST_F(FencingTest, ACheckpointWithADamagedByteDoesNotCountAsKept) {
   ASSERT_TRUE(storage_->Replace(path, content).ok());
   WriterOptions options = OptionsFor(epoch);
   options.keep.newest = 2;
+  SetLogLevel(LogLevel::kWarning);
+  ::testing::internal::CaptureStderr();
   ASSERT_TRUE(SaveOnRanks(*storage_, options, 1, 3)[0].durable());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr(absl::StrCat("checkpoint of ", StepId{1, 2}.ToString(),
+                                           " does not count as kept: ")),
+                    HasSubstr(path)));
   EXPECT_THAT(*ListCheckpoints(*storage_), ElementsAre(StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
+}
+
+TEST_F(FencingTest, TheRecordOfAnotherEpochIsRefusedByBothNumbers) {
+  Begin(std::nullopt);
+  Begin(std::nullopt);
+  ASSERT_TRUE(storage_->Replace(EpochPath(2), ReadAll(*storage_, EpochPath(1))).ok());
+  const absl::Status status = ReadEpoch(*storage_, 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(EpochPath(2)), HasSubstr(" holds the record of epoch 1")));
 }
 
 TEST_F(FencingTest, LeftoversOfEndedSavesGoAndCommitsStay) {

@@ -48,7 +48,7 @@ constexpr std::array kKindNames = {"a flipped bit", "random bytes",    "lost pag
                                    "a truncation",  "a longer file",   "a missing file",
                                    "swapped files", "a file of before"};
 
-// What one damage did.
+// One damage, and what it did.
 struct Damage {
   Kind kind = Kind::kFlippedBit;
   std::string file;  // The first of the damaged files, in the manifest's order.

@@ -136,7 +136,7 @@ class Turns {
   std::vector<std::string> broadcasts_;
 };
 
-// What the states showed, over all seeds.
+// Counts what the states showed, over all seeds.
 struct Seen {
   int64_t states = 0;        // Losses of power.
   int64_t kills = 0;         // Deaths of a process alone.
@@ -281,7 +281,7 @@ class Run {
     const int least = with_kills_ ? 1 : kKeepMin;
     ASSERT_GE(whole, std::min<int>(least, static_cast<int>(saved_.size())));
     CountFolders(*storage, *commits);
-    if (newest) {  // What is there after a loss of power is durable.
+    if (newest) {  // It outlived a loss of power, so it is durable.
       durable_ = std::max(durable_, newest->step);
     }
   }

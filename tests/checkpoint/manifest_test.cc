@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "checkpoint/commit/epoch.h"
@@ -207,6 +208,11 @@ TEST(EpochRecordTest, AForgedRecordIsRefusedByField) {
     const auto parsed = ParseEpoch(SealManifest(text.substr(0, text.rfind(" \"self_hash\""))), "E");
     EXPECT_EQ(parsed.ok(), test.message.empty()) << parsed.status();
     EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(test.message));
+    const char* const part = test.from == "\"epoch\":2" || test.from == "\"step\":1000"
+                                 ? "E: resumed_from: "
+                                 : "E: epoch record: ";
+    EXPECT_TRUE(parsed.ok() || absl::StartsWith(parsed.status().message(), part))
+        << parsed.status() << " does not say what it is of";
   }
 }
 

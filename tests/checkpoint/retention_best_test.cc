@@ -74,6 +74,12 @@ TEST(RetentionBestTest, ACommitWithoutAValueIsNotAmongTheBest) {
   EXPECT_THAT(Removed(input), ElementsAre(2));
 }
 
+TEST(RetentionTest, ACheckpointThatIsBeingReadStays) {
+  RetentionInput input = Input({{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}}, 0);
+  input.in_use = {{1, 2}, {1, 5}};
+  EXPECT_THAT(Removed(input), ElementsAre(1, 3));
+}
+
 TEST(RetentionBestTest, AMetricIsReadFromTheEnginesRecord) {
   Manifest manifest;
   EXPECT_EQ(MetricOf(manifest, "eval/loss"), std::nullopt);

@@ -42,9 +42,9 @@ std::map<std::string, std::string> Snapshot(const std::string& folder);
 
 // The state of a run whose optimizer states are cut over its ranks, as an engine stores it.
 struct ShardedState {
-  std::vector<float> weight = std::vector<float>(96);      // Of shape [12, 8], in fp32.
+  std::vector<float> weight = std::vector<float>(96);      // Shape [12, 8], in fp32.
   std::vector<uint16_t> bias = std::vector<uint16_t>(40);  // bf16.
-  std::vector<float> exp_avg = std::vector<float>(136);    // Of the layout's 136 elements.
+  std::vector<float> exp_avg = std::vector<float>(136);    // One an element of the layout.
   Json engine = Json::object();
   std::string layout_hash = "0123456789abcdef";
   std::string config = "{\"model_type\": \"llama\", \"torch_dtype\": \"bfloat16\"}\n";

@@ -55,7 +55,7 @@ class ClearTest : public ::testing::Test {
   std::string Folder(int64_t step, int64_t epoch = 1) const {
     return absl::StrCat(path_, "/", StepId{epoch, step}.DirectoryName());
   }
-  // What a save leaves that is killed before its manifest.
+  // Leaves what a save leaves that is killed before its manifest.
   void LeaveASave(int64_t step, int64_t epoch = 1) const {
     fs::create_directories(Folder(step, epoch) + "/model");
     DT_CHECK_OK(WriteFileAtomic(Folder(step, epoch) + "/model/model.safetensors", "partial"));
@@ -236,7 +236,7 @@ TEST_F(ClearTest, RepairRefusesWhileAProcessHoldsTheFolder) {
   LeaveASave(20);
   const auto before = Snapshot(path_);
   {
-    const auto held = OpenPosixStorage(path_);  // As a rank does.
+    const auto held = OpenPosixStorage(path_);  // A rank holds it so.
     ExpectRefused("repair " + path_, 75,
                   {absl::StrCat("process ", getpid(), " ("), "a run holds it", path_});
   }

@@ -251,7 +251,7 @@ TEST_F(ConvertTest, AnImportIsACheckpointOfStepZeroWithTheWeightsAlone) {
   EXPECT_EQ((*latest)->manifest().rank_state[0], Json({{"ranges", Json::array()}}));
   EXPECT_THAT((*latest)->StateTensors(0), IsEmpty());
   EXPECT_EQ(ListEpochs(**storage)->size(), 1U);
-  // And it gives back what it was made of.
+  // The export gives back what the import was made of.
   const std::string again = folder_.path() + "/again";
   ASSERT_EQ(RunTool(absl::StrCat("export ", out_, " ", again)).code, 0);
   EXPECT_EQ(*ReadFile(again + "/model.safetensors"), *ReadFile(model + "/model.safetensors"));

@@ -83,7 +83,7 @@ TEST_F(CopyTest, AnOlderCheckpointTakesItsOwnAttemptAlone) {
 
 TEST_F(CopyTest, AnInterruptedCopyGoesOnAndTheManifestIsLast) {
   ASSERT_EQ(RunTool(absl::StrCat("copy ", from_, " ", to_)).code, 0);
-  // As it is after an interruption: one file is whole, one cut, and the others are still to come.
+  // An interruption leaves this: one file is whole, one cut, and the others are still to come.
   fs::remove(to_ + kFolder + "/MANIFEST.json");
   fs::remove(to_ + kFolder + "/state/rank-1-of-2.safetensors");
   fs::resize_file(to_ + kFolder + "/state/rank-0-of-2.safetensors", 100);

@@ -44,7 +44,7 @@ class DiffTest : public ::testing::Test {
 TEST_F(DiffTest, TheSameContentOfTwoRunsIsEqual) {
   const ToolRun run = RunTool(absl::StrCat("diff ", Save("a", state_), " ", Save("b", state_)));
   EXPECT_EQ(run.code, 0) << run.output;
-  // Of each of the two ranks the generator's state, and the moments of both together.
+  // The five are weight, bias, the generator's state of each rank and the moments of both together.
   EXPECT_THAT(run.output,
               HasSubstr("Nothing differs: the records are equal, and so are all 5 tensors."));
   const Json report = ToolJson(absl::StrCat("diff ", folder_.path(), "/a ", folder_.path(), "/b"));
@@ -222,7 +222,7 @@ TEST_F(DiffTest, RangesThatRanksCannotHaveAreRefused) {
     SpanSource source;
     source.state.push_back({{"exp_avg", DType::kFloat32, {8}},
                             {reinterpret_cast<const std::byte*>(state.exp_avg.data()), 32}});
-    source.rank = {{"ranges", {{0, 8}}}};  // Of both ranks.
+    source.rank = {{"ranges", {{0, 8}}}};  // Both ranks say so.
     Writer writer(*run.storage, OptionsFor(run.epoch));
     ASSERT_TRUE(writer.Save(5, source, exchange).durable());
   });

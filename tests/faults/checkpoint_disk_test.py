@@ -1,10 +1,13 @@
-"""Disks that fill, fail and are slow below real file systems, while checkpoints are written beside
+"""Disks that fill, fail, hang and are slow below real file systems, while checkpoints are written beside
 training (checkpoint.async): training never stops, a warning names the file and the error, and later
 saves succeed.
 
 A full disk is a small tmpfs and a small ext4 on a loop device; strace makes fsync fail or take long.
+A device that fails below an ext4 with room is a loop device whose file has no room to grow, as a volume
+that promises more than it has; one that hangs is a loop device whose file lies on a frozen file system.
 """
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -20,6 +23,7 @@ SETS = ["train_steps=1000000", "checkpoint.async=true", "checkpoint.interval=5",
         "metrics.tensorboard=false"]
 LEFT_BYTES = 150_000  # Less than a checkpoint has.
 SLOW_S = 0.4  # How long a slow fsync takes.
+FIFREEZE, FITHAW = 0xC0045877, 0xC0045878  # linux/fs.h
 
 
 class Disks(EndToEnd):
@@ -59,6 +63,17 @@ class Disks(EndToEnd):
             time.sleep(0.02)
         self.fail(f"no such record in {end_to_end.TIME_BOUND_S} s:\n{self.said(run_dir)}")
 
+    def await_event(self, run_dir, process, name, after=0):
+        """The first event of the name behind the step `after`."""
+        end = time.monotonic() + end_to_end.TIME_BOUND_S
+        while time.monotonic() < end:
+            for record in self.records(run_dir):
+                if record.get("name") == name and record["step"] > after:
+                    return record
+            self.assertIsNone(process.poll(), f"training has stopped:\n{self.said(run_dir)}")
+            time.sleep(0.02)
+        return self.fail(f"no event {name} in {end_to_end.TIME_BOUND_S} s:\n{self.said(run_dir)}")
+
     def await_save(self, run_dir, process, after=0):
         return self.await_record(run_dir, process, lambda r: r.get("durable") and r["step"] > after)
 
@@ -88,13 +103,15 @@ class Disks(EndToEnd):
         result = self.run_program([f"{BIN}/dtrain", "checkpoint", "verify", folder])
         self.assertEqual(result.code, 0, result.output)
 
-    def check_full(self, name, mount):
-        """Fills the disk below a training until a save fails, and gives it room again."""
+    def check_full(self, name, mount, below=None, error_text="No space left on device"):
+        """Fills the disk below a training, `below` its file system if that is another one, until a save
+        fails, and gives it room again."""
         run_dir, process = self.launch(name, [f"checkpoint.dir={mount}/checkpoints"])
-        with open(f"{mount}/filler", "wb", buffering=0) as filler:
+        below = below or mount
+        with open(f"{below}/filler", "wb", buffering=0) as filler:
             def fill():
                 # A save that ends meanwhile removes an older checkpoint, so there is room again.
-                stat = os.statvfs(mount)
+                stat = os.statvfs(below)
                 room = stat.f_bavail * stat.f_frsize - LEFT_BYTES
                 with contextlib.suppress(OSError):
                     filler.write(b"x" * max(0, room))
@@ -108,11 +125,11 @@ class Disks(EndToEnd):
                 fill()
                 time.sleep(0.02)
             error = self.await_record(run_dir, process, failed)
-            self.check_warning(run_dir, error, f"{mount}/checkpoints/step-{error['step']:012}.e1",
-                               "No space left on device")
+            where = f"{mount}/checkpoints" if below != mount else f"{mount}/checkpoints/step-{error['step']:012}.e1"
+            self.check_warning(run_dir, error, where, error_text)
             self.verify(f"{mount}/checkpoints")
             self.await_step(run_dir, self.last_step(run_dir) + 5, process)
-        os.remove(f"{mount}/filler")
+        os.remove(f"{below}/filler")
         self.await_save(run_dir, process, after=error["step"])
         self.stop(run_dir, process)
         self.verify(f"{mount}/checkpoints")
@@ -130,14 +147,66 @@ class Disks(EndToEnd):
         self.check_full("full-tmpfs", mount)
 
     def test_a_full_ext4_does_not_stop_training_and_the_next_save_with_room_succeeds(self):
+        mount = f"{self.folder}/small-ext4"
+        self.mounted_image(mount, f"{self.folder}/ext4.image", 8 << 20)
+        self.check_full("full-ext4", mount)
+
+    def mounted_image(self, mount, image, size, *options):
+        """An ext4 in a file, on a loop device."""
         if not shutil.which("mkfs.ext4"):
             self.skipTest("LOUD SKIP: no mkfs.ext4 here")
-        mount, image = f"{self.folder}/small-ext4", f"{self.folder}/ext4.image"
         with open(image, "wb") as file:
-            file.truncate(8 << 20)
-        subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", image], check=True)
-        self.mounted(mount, "-o", "loop", image)
-        self.check_full("full-ext4", mount)
+            file.truncate(size)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-N", "1024", "-O", "^has_journal", image], check=True)
+        self.mounted(mount, "-o", ",".join(["loop", *options]), image)
+
+    def test_a_volume_that_has_less_than_it_promises_does_not_stop_training(self):
+        below, mount = f"{self.folder}/thin-pool", f"{self.folder}/thin"
+        self.mounted(below, "-t", "tmpfs", "-o", "size=12m", "tmpfs")
+        # Removed files go back to the pool.
+        self.mounted_image(mount, f"{below}/image", 64 << 20, "errors=continue", "discard")
+        room = os.statvfs(mount)
+        self.assertGreater(room.f_bavail * room.f_frsize, 40 << 20)
+        # Its text depends on the kernel: "No space left on device" or "Input/output error".
+        self.check_full("thin", mount, below, error_text=": ")
+
+    @contextlib.contextmanager
+    def frozen(self, mount):
+        """Nothing is written to the file system while this context lasts: who writes waits."""
+        folder = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.ioctl(folder, FIFREEZE, 0)
+            except OSError as error:
+                self.skipTest(f"LOUD SKIP: cannot freeze a file system here: {error}")
+            try:
+                yield
+            finally:
+                fcntl.ioctl(folder, FITHAW, 0)
+        finally:
+            os.close(folder)
+
+    def test_a_disk_that_hangs_holds_up_saves_and_the_journal_and_not_training(self):
+        below, mount = f"{self.folder}/hanging-disk", f"{self.folder}/hanging"
+        self.mounted_image(below, f"{self.folder}/hanging.image", 96 << 20)
+        self.mounted_image(mount, f"{below}/image", 64 << 20)
+        run_dir, process = self.launch(
+            "hanging-run", [f"checkpoint.dir={mount}/checkpoints", "checkpoint.journal=async",
+                            "checkpoint.journal_share=1"])
+        with self.frozen(below):
+            # The journal gives up first; saves that come due are skipped.
+            off = self.await_event(run_dir, process, "journal_off")
+            skipped = self.await_record(run_dir, process,
+                                        lambda r: r.get("skipped") and r["step"] > off["step"])
+            self.await_step(run_dir, skipped["step"] + 20, process)
+        self.assertIn("the disk has not written a step for 5 seconds", off["why"])
+        saved = self.await_save(run_dir, process, after=off["step"])
+        again = self.await_event(run_dir, process, "journal", after=saved["step"])
+        self.assertGreater(again["steps"], 0)
+        self.stop(run_dir, process)
+        self.assert_one_line(self.said(run_dir), "the step journal is off behind step",
+                             "It begins anew with the next checkpoint")
+        self.verify(f"{mount}/checkpoints")
 
     @contextlib.contextmanager
     def traced(self, pid, inject):

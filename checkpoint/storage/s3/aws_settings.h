@@ -24,7 +24,7 @@ std::map<std::string, AwsProfile> ParseAwsFile(absl::string_view text, bool is_c
 struct ProfileFound {
   std::string name;
   bool named = false;  // By AWS_PROFILE.
-  AwsProfile values;   // Of both files; those of the credentials file win.
+  AwsProfile values;   // Both files are read; the credentials file's values win.
 };
 
 // The profile of AWS_PROFILE or else "default". NotFound: AWS_PROFILE names one that no file has.

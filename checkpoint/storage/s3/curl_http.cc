@@ -14,7 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/dl/dynamic_library.h"
+#include "base/dl/open_once.h"
 #include "base/status.h"
 #include "checkpoint/storage/s3/http.h"
 
@@ -34,7 +34,7 @@ struct CurlFunctions {
   decltype(curl_slist_free_all)* slist_free_all = nullptr;
 };
 
-absl::StatusOr<CurlFunctions> BindCurl(const DynamicLibrary& library) {
+absl::StatusOr<CurlFunctions> StartCurl(const DynamicLibrary& library) {
   CurlFunctions f;
   DT_RETURN_IF_ERROR(library.Bind("curl_global_init", &f.global_init));
   DT_RETURN_IF_ERROR(library.Bind("curl_easy_init", &f.easy_init));
@@ -46,28 +46,10 @@ absl::StatusOr<CurlFunctions> BindCurl(const DynamicLibrary& library) {
   DT_RETURN_IF_ERROR(library.Bind("curl_easy_strerror", &f.easy_strerror));
   DT_RETURN_IF_ERROR(library.Bind("curl_slist_append", &f.slist_append));
   DT_RETURN_IF_ERROR(library.Bind("curl_slist_free_all", &f.slist_free_all));
-  return f;
-}
-
-absl::StatusOr<const CurlFunctions*> OpenCurl() {
-  static std::mutex mutex;
-  static const CurlFunctions* curl = nullptr;
-  const std::lock_guard lock(mutex);
-  if (curl == nullptr) {
-    auto library = DynamicLibrary::Open({"libcurl.so.4", "libcurl-gnutls.so.4"});
-    if (!library.ok()) {
-      return absl::UnimplementedError(absl::StrCat(
-          "libcurl is needed for object stores; install libcurl4: ", library.status().message()));
-    }
-    DT_ASSIGN_OR_RETURN(const CurlFunctions functions, BindCurl(*library));
-    if (const CURLcode code = functions.global_init(CURL_GLOBAL_DEFAULT); code != CURLE_OK) {
-      return absl::UnavailableError(
-          absl::StrCat("libcurl cannot start: ", functions.easy_strerror(code)));
-    }
-    library->LeakOnPurpose();  // Connections and its TLS library's state are never unmapped.
-    curl = new CurlFunctions(functions);
+  if (const CURLcode code = f.global_init(CURL_GLOBAL_DEFAULT); code != CURLE_OK) {
+    return absl::UnavailableError(absl::StrCat("libcurl cannot start: ", f.easy_strerror(code)));
   }
-  return curl;
+  return f;
 }
 
 // Keeps SIGPIPE of a broken connection from this thread, as libcurl cannot do without signals.
@@ -92,7 +74,7 @@ class NoSigpipe {
   sigset_t before_{};
 };
 
-// What libcurl's callbacks write to.
+// The place to which libcurl's callbacks write.
 struct Receiver {
   const HttpRequest* request;
   HttpReply reply;
@@ -295,7 +277,12 @@ std::string HttpReply::HeaderOf(absl::string_view name) const {
 }
 
 absl::StatusOr<std::unique_ptr<HttpTransport>> MakeCurlTransport(const std::string& ca_bundle) {
-  DT_ASSIGN_OR_RETURN(const CurlFunctions* const curl, OpenCurl());
+  DT_ASSIGN_OR_RETURN(
+      const CurlFunctions* const curl,
+      OpenOnce<CurlFunctions>(
+          {"libcurl.so.4", "libcurl-gnutls.so.4"},
+          absl::UnimplementedError("libcurl is needed for object stores; install libcurl4"),
+          StartCurl));
   return std::make_unique<CurlTransport>(*curl, ca_bundle);
 }
 

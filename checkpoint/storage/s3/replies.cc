@@ -35,7 +35,7 @@ ErrorBody ParseErrorBody(const std::string& body) {
   return error;
 }
 
-// What is known about a code of S3's.
+// An error code of S3's, and what dtrain knows about it.
 struct KnownError {
   absl::string_view code;
   absl::StatusCode status;

@@ -1,4 +1,4 @@
-// What S3 replies: errors as one line that says what to do, listings, uploads. Pure.
+// Reads S3's replies: errors, as one line that says what to do, listings and uploads. Pure.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ struct ReplyError {
   absl::Status status;  // Names bucket, key, region and endpoint, and says what to do.
 };
 
-// What a reply with an error means. AlreadyExists: the condition of a PUT failed. NotFound: there
-// is no such key. Unauthenticated: wrong or expired keys. PermissionDenied. FailedPrecondition: no
-// such bucket, another region, the clock is off. Unavailable: try again.
+// Says what a reply with an error means. AlreadyExists: the condition of a PUT failed. NotFound:
+// there is no such key. Unauthenticated: wrong or expired keys. PermissionDenied: the keys do not
+// allow it. FailedPrecondition: no such bucket, another region, the clock is off. Unavailable: try
+// again.
 ReplyError JudgeReply(const HttpReply& reply, const RequestPlace& place,
                       const S3Settings& settings);
 // "cannot read s3://bucket/key (region us-east-1, endpoint http://...)".

@@ -1,7 +1,7 @@
 // AWS Signature Version 4 in request headers. Pure: time is an argument.
 //
-// Source: docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html. As S3 wants it,
-// each part of a path is percent-encoded once, and paths are not normalised.
+// Source: docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html. S3 wants each part
+// of a path percent-encoded once, and no path normalised.
 #pragma once
 
 #include <string>

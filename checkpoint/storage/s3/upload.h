@@ -71,7 +71,7 @@ class DroppedUploads {
   std::vector<std::pair<std::string, std::shared_ptr<MultipartUpload>>> uploads_;
 };
 
-// What the files of one storage share.
+// Objects that the files of one storage share.
 struct UploadContext {
   S3Client& client;
   TransferThreads& threads;

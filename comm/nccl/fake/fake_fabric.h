@@ -92,8 +92,8 @@ class FakeExchange {
 
   // Runs to the end, or until it is stopped. REQUIRES: the operation is a collective.
   void Collective(const FakeOperation& operation);
-  // Runs the sends and receives of one NCCL group, which make progress together. Of several with
-  // the same peer the first goes first.
+  // Runs the sends and receives of one NCCL group, which make progress together. Several with one
+  // peer go in their order.
   void PointToPoint(const std::vector<FakeOperation>& operations);
   // Never ends by itself.
   void Hang();

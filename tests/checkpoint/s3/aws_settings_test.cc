@@ -75,6 +75,8 @@ TEST(AwsSettingsTest, AnEndpointWithAPasswordIsRefusedWithoutRepeatingIt) {
   const auto settings = Resolve(options, {}, {});
   EXPECT_TRUE(absl::IsInvalidArgument(settings.status()));
   EXPECT_THAT(std::string(settings.status().message()), Not(HasSubstr("canary")));
+  EXPECT_THAT(std::string(settings.status().message()),
+              HasSubstr("keys in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"));
   for (const char* const wrong : {"host:9000", "ftp://host", "http://", "http://host/path",
                                   "http://host name", "http://host?x"}) {
     options.endpoint = wrong;

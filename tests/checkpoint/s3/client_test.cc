@@ -2,6 +2,7 @@
 // inside of a 200, renewed credentials.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <deque>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/storage/s3/digest.h"
 #include "checkpoint/storage/s3/s3_client.h"
+#include "checkpoint/storage/s3/transfer_threads.h"
 #include "tests/checkpoint/s3/fake_transport.h"
 
 namespace dtrain::checkpoint::s3::client_test {
@@ -155,6 +157,9 @@ TEST_F(ClientTest, AFailedHeadIsExplainedByTheBodyOfAGet) {
   replies_ = {ReplyOf(403), ErrorReply(403, "InvalidAccessKeyId")};
   const auto info = Client().Head("k");
   EXPECT_TRUE(absl::IsUnauthenticated(info.status())) << info.status();
+  // Where a GET may do what HEAD may not, HEAD's own error stands.
+  replies_ = {ReplyOf(403), ReplyOf(206)};
+  EXPECT_TRUE(absl::IsPermissionDenied(Client().Head("k").status()));
   requests_.clear();
   replies_ = {ReplyOf(404)};
   EXPECT_TRUE(absl::IsNotFound(Client().Head("k").status()));
@@ -197,6 +202,15 @@ TEST_F(ClientTest, AServerThatRepeatsASecretIsNotQuoted) {
   replies_ = {ErrorReply(400, "Odd", absl::StrCat("<Message>you sent ", kSecret, "</Message>"))};
   const absl::Status status = Client().Put("k", {});
   EXPECT_THAT(std::string(status.message()), HasSubstr("you sent ***"));
+}
+
+TEST(TransferThreadsTest, StandBackBehindTheThreadsThatTrain) {
+  int policy = -1;
+  {
+    TransferThreads threads(1);
+    threads.Submit([&policy] { policy = sched_getscheduler(0); });
+  }
+  EXPECT_EQ(policy, SCHED_BATCH);
 }
 
 TEST(BackoffTest, TheLimitDoublesUpToItsMaximum) {

@@ -80,6 +80,11 @@ TEST_F(CredentialsTest, WithoutAnyTheErrorSaysWhereItLooked) {
   EXPECT_TRUE(absl::IsUnauthenticated(none.status()));
   EXPECT_THAT(std::string(none.status().message()),
               HasSubstr("no credentials were found: AWS_ACCESS_KEY_ID is not set"));
+  EXPECT_THAT(std::string(none.status().message()),
+              HasSubstr("(AWS_EC2_METADATA_DISABLED is set)"));
+  EXPECT_TRUE(transport_.seen().empty()) << "the instance's metadata are not to be asked";
+  Get({{"AWS_EC2_METADATA_DISABLED", "false"}}).IgnoreError();
+  EXPECT_FALSE(transport_.seen().empty());
 }
 
 TEST_F(CredentialsTest, WebIdentityTradesTheTokenOfAFile) {
@@ -126,7 +131,7 @@ TEST_F(CredentialsTest, AContainersEndpointIsAskedWithItsToken) {
 TEST_F(CredentialsTest, TheInstancesMetadataAreAskedInTheirSecondVersion) {
   const std::string host = "http://169.254.169.254/latest/";
   replies_[host + "api/token"] = ReplyOf(200, "canary-imds");
-  replies_[host + "meta-data/iam/security-credentials/"] = ReplyOf(200, "my-role\n");
+  replies_[host + "meta-data/iam/security-credentials/"] = ReplyOf(200, " my-role\nanother-role\n");
   replies_[host + "meta-data/iam/security-credentials/my-role"] =
       ReplyOf(200, JsonReply("instance", absl::FromUnixSeconds(4'102'444'800)));
   const auto credentials = Get({});

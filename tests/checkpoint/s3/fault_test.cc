@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/numeric/prng.h"
 #include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/s3/http.h"
 #include "tests/checkpoint/s3/fault_proxy.h"
 #include "tests/checkpoint/s3/s3_server.h"
 #include "tests/checkpoint/testing.h"
@@ -24,6 +25,25 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr size_t kScale = 1500;  // A state of 6 MB: two parts.
+
+// The network stands still when the request has been sent; without an end to it the transport would
+// wait for the server.
+TEST(CurlTransportTest, ARequestThatIsCancelledEnds) {
+  std::atomic<bool> cancelled{false};
+  FaultProxy proxy(/*server_port=*/0, [&](const std::string& /*line*/, int /*number*/) {
+    cancelled = true;
+    return Fault::kHold;
+  });
+  const auto transport = MakeCurlTransport("");
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  HttpRequest request;
+  request.url = absl::StrCat(proxy.endpoint(), "/key");
+  request.deadline = Deadline::After(absl::Seconds(60));
+  request.cancelled = &cancelled;
+  const absl::Status status = (*transport)->Perform(request).status();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(proxy.requests(), 1);
+}
 
 class FaultTest : public ::testing::TestWithParam<S3Server::Kind> {
  protected:

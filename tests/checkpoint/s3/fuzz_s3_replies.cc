@@ -1,5 +1,5 @@
 // Fuzz target for what a server of S3 sends: XML of listings and errors, and the profiles of a
-// user's files. What parses is within its limits and has the same meaning when it is written again.
+// user's files. A text that parses is within its limits and means the same when written again.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"

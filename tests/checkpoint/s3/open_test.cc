@@ -1,4 +1,4 @@
-// What goes wrong at the start is told in one line, within a second, and without a secret.
+// A start that goes wrong is told in one line, within a second, and without a secret.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -37,6 +37,8 @@ TEST(RepliesTest, EachErrorNamesThePlaceAndWhatToDo) {
        "check AWS_ACCESS_KEY_ID or the profile"},
       {ErrorReply(403, "SignatureDoesNotMatch"), absl::StatusCode::kUnauthenticated,
        "check AWS_SECRET_ACCESS_KEY"},
+      {ErrorReply(403, "InvalidClientTokenId"), absl::StatusCode::kUnauthenticated,
+       "check AWS_ACCESS_KEY_ID or the profile"},
       {ErrorReply(404, "NoSuchBucket"), absl::StatusCode::kFailedPrecondition, "no such bucket"},
       {ErrorReply(404, "NoSuchKey"), absl::StatusCode::kNotFound, "no such object"},
       {ErrorReply(403, "AccessDenied"), absl::StatusCode::kPermissionDenied,
@@ -85,6 +87,16 @@ TEST(RepliesTest, OverloadAndDamageOnTheWayAreTriedAgain) {
     EXPECT_TRUE(absl::IsUnavailable(error.status)) << error.status;
   }
   EXPECT_EQ(Judge(ErrorReply(400, "ExpiredToken")).next, Next::kRenewCredentials);
+  EXPECT_THAT(std::string(Judge(ErrorReply(400, "ExpiredToken")).status.message()),
+              HasSubstr("the session's credentials have expired or are no longer valid; get new"));
+}
+
+TEST(RepliesTest, WhatIsKnownIsExplainedWithoutTheServersWords) {
+  for (const char* const code : {"AccessDenied", "InvalidAccessKeyId", "NoSuchKey"}) {
+    const std::string message(
+        Judge(ErrorReply(403, code, "<Message>its own words</Message>")).status.message());
+    EXPECT_THAT(message, AllOf(HasSubstr(code), Not(HasSubstr("its own words"))));
+  }
 }
 
 TEST(RepliesTest, AnUnknownErrorIsToldInTheServersWordsWithoutControlCharacters) {
@@ -93,14 +105,25 @@ TEST(RepliesTest, AnUnknownErrorIsToldInTheServersWordsWithoutControlCharacters)
   EXPECT_THAT(std::string(error.status.message()), HasSubstr("[400 Odd?[31m: what?it means]"));
 }
 
+TEST(RepliesTest, AnUploadHasAName) {
+  EXPECT_EQ(*ParseUploadId("<InitiateMultipartUploadResult><UploadId>u1</UploadId>"
+                           "</InitiateMultipartUploadResult>"),
+            "u1");
+  for (const char* const body : {"<InitiateMultipartUploadResult/>", "<Other/>", ""}) {
+    EXPECT_FALSE(ParseUploadId(body).ok()) << body;
+  }
+}
+
 TEST(RepliesTest, AListingIsReadWithItsEncodingAndItsContinuation) {
   const auto page = ParseObjectPage(
       "<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
       "<NextContinuationToken>next</NextContinuationToken>"
       "<Contents><Key>a%2Fb%20c</Key><Size>7</Size></Contents>"
+      "<Contents><Key>a+b%2Bc%</Key><Size>8</Size></Contents>"
       "<CommonPrefixes><Prefix>a%2Fd/</Prefix></CommonPrefixes></ListBucketResult>");
   ASSERT_TRUE(page.ok()) << page.status();
-  ASSERT_EQ(page->objects.size(), 1U);
+  ASSERT_EQ(page->objects.size(), 2U);
+  EXPECT_EQ(page->objects[1].key, "a b+c%");
   EXPECT_EQ(page->objects[0].key, "a/b c");
   EXPECT_EQ(page->objects[0].bytes, 7U);
   EXPECT_THAT(page->prefixes, ElementsAre("a/d/"));

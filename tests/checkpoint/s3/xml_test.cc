@@ -26,15 +26,36 @@ TEST(XmlTest, ElementsTextEntitiesAndCommentsAreRead) {
 }
 
 TEST(XmlTest, WhatIsNotWellFormedIsRefused) {
-  for (const char* const text :
-       {"", "text", "<a>", "<a></b>", "</a>", "<a/><b/>", "<a/>text", "<a>&unknown;</a>",
-        "<a>&#0;</a>", "<a>&#xD800;</a>", "<a>&amp</a>",
-
-        "<a b='x></a>", "< a/>", "<a>< /a>", "<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>",
-        "<a><![CDATA[x</a>", "<!-- x", "<?x", "<a$/>"}) {
+  for (const char* const text : {"",
+                                 "text",
+                                 "<a>",
+                                 "<a></b>",
+                                 "</a>",
+                                 "<a/><b/>",
+                                 "<a/>text",
+                                 "<a>&unknown;</a>",
+                                 "<a>&#0;</a>",
+                                 "<a>&#xD800;</a>",
+                                 "<a>&amp</a>",
+                                 "<a></a b>",
+                                 "<a></a b='x'>",
+                                 "<a b='x></a>",
+                                 "< a/>",
+                                 "<a>< /a>",
+                                 "<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>",
+                                 "<a><![CDATA[x</a>",
+                                 "<!-- x",
+                                 "<?x",
+                                 "<a$/>"}) {
     const auto root = ParseXml(text);
     EXPECT_TRUE(absl::IsInvalidArgument(root.status())) << text;
   }
+}
+
+TEST(XmlTest, SpaceMayStandBeforeTheEndOfATag) {
+  const auto root = ParseXml("<a ><b\n>x</b\n></a >");
+  ASSERT_TRUE(root.ok()) << root.status();
+  EXPECT_EQ(root->TextOf("b"), "x");
 }
 
 TEST(XmlTest, DepthElementsAndSizeAreLimited) {

@@ -117,7 +117,7 @@ TEST_F(CheckpointerTest, AJobWhoseRunDirectoryAnotherOneTookEndsForGood) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "its end says why";
   ExpectMisuse(status, "Another job writes to this run directory");
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("epochs/"), HasSubstr("--run-dir")));
-  first->engine->state().step = 3;
+  first->engine->state().progress.step = 3;
   const absl::Status last = first->checkpoints->Finish();
   ExpectMisuse(last, "the last step, 3, is not saved: ");
   EXPECT_THAT(std::string(last.message()), HasSubstr("Another job writes to this run directory"));
@@ -127,7 +127,7 @@ TEST_F(CheckpointerTest, AJobWhoseRunDirectoryAnotherOneTookEndsForGood) {
 TEST_F(CheckpointerTest, AJobThatSavesInTheBackgroundLearnsThatItsDirectoryIsTaken) {
   at::set_num_threads(1);
   const auto saved = [](Run& run, int64_t step) {
-    run.engine->state().step = step;
+    run.engine->state().progress.step = step;
     EXPECT_TRUE(run.checkpoints->MaybeSave(step).ok());  // Starts it.
     return run.checkpoints->Finish();
   };

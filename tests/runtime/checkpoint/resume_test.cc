@@ -85,11 +85,12 @@ absl::StatusOr<std::vector<std::vector<double>>> TrainNoisy(RankContext& context
     }
   }
   const EngineState& state = engine->state();
-  const plan::LossScale& scale = state.loss_scale;
-  rows.push_back({static_cast<double>(state.step), static_cast<double>(state.updates),
-                  static_cast<double>(state.skipped), scale.scale,
+  const plan::LossScale& scale = state.progress.loss_scale;
+  rows.push_back({static_cast<double>(state.progress.step),
+                  static_cast<double>(state.progress.updates),
+                  static_cast<double>(state.progress.skipped), scale.scale,
                   static_cast<double>(scale.hysteresis), static_cast<double>(scale.steps),
-                  static_cast<double>(scale.last_overflow), state.loss_unit});
+                  static_cast<double>(scale.last_overflow), state.progress.loss_unit});
   return rows;
 }
 

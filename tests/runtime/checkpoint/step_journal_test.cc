@@ -241,7 +241,7 @@ TEST_P(StepJournalTest, ACutRunGoesOnWithTheBitsOfAnUncutOne) {
   EXPECT_FALSE(Save(uncut.path(), 12).empty());
   EXPECT_EQ(Save(cut.path(), 12), Save(uncut.path(), 12));
   for (const checkpoint::StepId& id : Segments(cut.path())) {
-    EXPECT_EQ(id, (checkpoint::StepId{3, 12}));  // What the last checkpoint needs is nothing.
+    EXPECT_EQ(id, (checkpoint::StepId{3, 12}));  // The last checkpoint needs no older segment.
   }
 }
 
@@ -301,7 +301,8 @@ TEST(JournalBytesTest, TakesTwoBytesAParameterAndStep) {
   const auto storage = *checkpoint::OpenPosixStorage(folder.path() + "/checkpoints");
   const int64_t parameters =
       checkpoint::ReadManifest(*storage, {1, 4})->state.engine["total_elements"];
-  // Steps 5 to 7. What does not grow with the model (generators, headers) is 10 kB a rank and step.
+  // Steps 5 to 7. Parts that do not grow with the model (generators, headers) take 10 kB a rank and
+  // step.
   EXPECT_LE(bytes, static_cast<uint64_t>(3 * parameters) * 21 / 10 + 3 * 3 * 10'000);
   EXPECT_GE(bytes, static_cast<uint64_t>(3 * parameters) * 2);
 }
@@ -374,6 +375,26 @@ TEST(JournalOffTest, WhereTheProgramChangesWeights) {
   EXPECT_THAT(records, HasSubstr("the program has changed weights between two steps"));
   Training more{.until = 8};
   EXPECT_EQ(TrainOn(1, folder.path(), more).resumed, 4);  // The checkpoint.
+}
+
+// One number, once, and past LibTorch's counters of writes.
+TEST(JournalOffTest, WhereTheProgramWritesToOneElement) {
+  for (const bool leaves_out : {false, true}) {
+    const testing::TempFolder folder;
+    Training training{.until = 7, .ends = false};
+    training.overrides = {
+        absl::StrCat("optimizer.skip_unused_parameters=", leaves_out ? "true" : "false")};
+    training.after_step = [steps = 0](Drawing& model) mutable {
+      if (++steps == 6) {
+        *model.norm.mutable_data_ptr<float>() += 1;
+      }
+    };
+    TrainOn(1, folder.path(), training);
+    EXPECT_THAT(Records(folder.path(), "journal_off"),
+                HasSubstr("the program has changed weights between two steps"));
+    Training more{.overrides = training.overrides, .until = 8};
+    EXPECT_EQ(TrainOn(1, folder.path(), more).resumed, 6);  // Step 7 began with another weight.
+  }
 }
 
 TEST(JournalOffTest, WhereTheDiskIsSlowerThanTheSteps) {

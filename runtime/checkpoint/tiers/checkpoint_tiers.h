@@ -1,0 +1,95 @@
+// The places of a run's checkpoints as a Checkpointer uses them.
+//
+//   checkpoint.dir alone         all ranks write there; checkpoint.remote, if any, is behind it
+//   checkpoint.local_dir         each rank writes to its host's disk (hosts_storage.h). Behind it
+//   is
+//                                checkpoint.remote, or else checkpoint.dir; rank 0 copies each
+//                                durable checkpoint there while training goes on
+//   checkpoint.replicas          and to the memory of the next host (replica_memory.h)
+//
+// A host is the set of ranks that see the same folder as checkpoint.local_dir. For the thread that
+// trains, which makes the same calls on every rank; storage() is thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "checkpoint/exchange.h"
+#include "checkpoint/restore/reader.h"
+#include "checkpoint/storage/storage.h"
+#include "dtrain/job.h"
+#include "runtime/checkpoint/remote_tier.h"
+#include "runtime/checkpoint/tiers/file_server.h"
+#include "runtime/checkpoint/tiers/hosts_storage.h"
+#include "runtime/checkpoint/tiers/peer_storage.h"
+#include "runtime/checkpoint/tiers/replica_memory.h"
+
+namespace dtrain {
+
+class CheckpointTiers {
+ public:
+  // Collective. An error says which place cannot be used. REQUIRES: both outlive the result.
+  static absl::StatusOr<std::unique_ptr<CheckpointTiers>> Open(Job& job,
+                                                               checkpoint::Exchange& exchange);
+  CheckpointTiers(const CheckpointTiers&) = delete;
+  CheckpointTiers& operator=(const CheckpointTiers&) = delete;
+  // Ends a copy that is under way, which could wait long for hosts that are lost.
+  ~CheckpointTiers();
+
+  // Where checkpoints are saved, and the step journal.
+  checkpoint::Storage& storage() { return saves_ != nullptr ? *saves_ : *disk_; }
+  // The name of this rank's host, where its files are; "": all ranks write to one place.
+  const std::string& host() const { return host_; }
+
+  // InvalidArgument: a checkpoint of `bytes` bytes has replicas for which this host has no room.
+  absl::Status CheckRoom(uint64_t bytes);
+  // Collective: checkpoint::BeginAttempt, over all places.
+  absl::StatusOr<checkpoint::Attempt> Begin(checkpoint::AttemptOptions options, Deadline deadline);
+  // A checkpoint is durable in storage().
+  void Copy(const checkpoint::StepId& id) { remote_->Copy(id); }
+  // The checkpoints that are being copied, or will be. Thread-safe.
+  std::set<checkpoint::StepId> InUse() { return remote_->InUse(); }
+  // Waits until the newest checkpoint is in the tier behind too. Collective with a local tier,
+  // since rank 0 reads what the other hosts hold. An error: it is not there.
+  absl::Status Finish();
+
+ private:
+  struct Hosts;  // Who is on which host.
+
+  CheckpointTiers(Job& job, checkpoint::Exchange& exchange) : job_(job), exchange_(exchange) {}
+  absl::Status OpenShared();
+  absl::Status OpenLocal();
+  absl::StatusOr<Hosts> FindHosts();
+  absl::StatusOr<std::string> StartServer(const Hosts& hosts);
+  absl::Status ConnectHosts(const Hosts& hosts);
+  HostsStorage::Options StorageOptions(const Hosts& hosts);
+  void ReportLackingReplica(const checkpoint::StepId& id, const std::string& why);
+  absl::Status FinishOnRank0();
+  Deadline CallDeadline() const;
+
+  Job& job_;
+  checkpoint::Exchange& exchange_;
+  std::unique_ptr<checkpoint::Storage> disk_;    // checkpoint.dir, or this host's disk.
+  std::unique_ptr<checkpoint::Storage> behind_;  // The members from here on: with a local tier.
+  std::unique_ptr<ReplicaMemory> memory_;        // Null without replicas.
+  std::string host_;
+  bool leads_host_ = false;             // This rank is the first one of its host.
+  int ranks_of_kept_ = 0;               // Ranks of the host whose replicas this one keeps.
+  std::unique_ptr<FileServer> server_;  // The first rank of each host has one.
+  std::vector<std::shared_ptr<PeerLines>> lines_;
+  std::vector<std::unique_ptr<PeerStorage>> peers_;
+  std::vector<HostsStorage::Place> disks_;
+  std::vector<HostsStorage::Place> memories_;
+  std::unique_ptr<HostsStorage> saves_;   // For saves.
+  std::unique_ptr<HostsStorage> source_;  // For a run that resumes.
+  int64_t lacking_replicas_ = 0;
+  std::unique_ptr<RemoteTier> remote_;  // Ends first, since it copies from the others.
+};
+
+}  // namespace dtrain

@@ -1,0 +1,185 @@
+// WriterOptions::collect_beside: a save ends with its commit, and the checkpoints that stay are
+// read back while its caller goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "checkpoint/commit/writer.h"
+#include "checkpoint/exchange.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/memory_file_system.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/testing.h"
+
+namespace dtrain::checkpoint::collect_beside_test {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A storage whose states cannot be read before Release: a disk that is slow to read.
+class HeldStorage final : public Storage {
+ public:
+  explicit HeldStorage(Storage& inner) : inner_(inner) {}
+
+  void Release() {
+    {
+      const std::lock_guard lock(mutex_);
+      released_ = true;
+    }
+    changed_.notify_all();
+  }
+  // Returns when a reader waits.
+  void AwaitReader() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return reads_ > 0; });
+  }
+  int reads() {
+    const std::lock_guard lock(mutex_);
+    return reads_;
+  }
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) override {
+    if (absl::StrContains(path, "/state/")) {
+      std::unique_lock lock(mutex_);
+      ++reads_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return released_; });
+    }
+    return inner_.OpenFile(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
+                                                           Access access) override {
+    return inner_.CreateFile(path, bytes, access);
+  }
+  absl::Status Publish(const std::string& path, absl::string_view content) override {
+    return inner_.Publish(path, content);
+  }
+  absl::Status Replace(const std::string& path, absl::string_view content) override {
+    return inner_.Replace(path, content);
+  }
+  absl::Status MakeDirectory(const std::string& path) override {
+    return inner_.MakeDirectory(path);
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    return inner_.SyncDirectory(path);
+  }
+  absl::StatusOr<std::vector<Entry>> List(const std::string& path) override {
+    return inner_.List(path);
+  }
+  absl::Status RemoveFile(const std::string& path) override { return inner_.RemoveFile(path); }
+  absl::Status RemoveDirectory(const std::string& path) override {
+    return inner_.RemoveDirectory(path);
+  }
+  std::string DisplayName(const std::string& path) const override {
+    return inner_.DisplayName(path);
+  }
+
+ private:
+  Storage& inner_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool released_ = false;
+  int reads_ = 0;
+};
+
+// An exchange of one rank that looks at the storage when a save begins to talk.
+class LookingExchange final : public Exchange {
+ public:
+  explicit LookingExchange(Storage& storage) : storage_(storage) {}
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine, Deadline) override {
+    if (!seen_.has_value()) {
+      seen_ = *ListCheckpoints(storage_);
+    }
+    return std::vector<std::string>{std::string(mine)};
+  }
+  absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline) override {
+    return std::string(text);
+  }
+  const std::vector<StepId>& seen() const { return *seen_; }
+
+ private:
+  Storage& storage_;
+  std::optional<std::vector<StepId>> seen_;
+};
+
+class CollectBesideTest : public ::testing::Test {
+ protected:
+  CollectBesideTest() {
+    const auto epoch = BeginEpoch(*calm_, "job", 1, std::nullopt);
+    DT_CHECK_OK(epoch.status());
+    WriterOptions options = OptionsFor(*epoch);
+    options.keep.newest = 2;
+    options.collect_beside = true;
+    writer_ = std::make_unique<Writer>(held_, options);
+  }
+  ~CollectBesideTest() override { held_.Release(); }
+
+  void Save(int64_t step, Exchange& exchange) {
+    FakeState state(step, 0, 1);
+    const SaveReport report = writer_->Save(step, state.source(), exchange);
+    EXPECT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+  }
+  void SaveThree() {
+    for (const int64_t step : {1, 2, 3}) {
+      Save(step, alone_);
+    }
+  }
+  std::vector<StepId> Checkpoints() { return *ListCheckpoints(*calm_); }
+
+  MemoryFileSystem files_;
+  const std::unique_ptr<Storage> calm_ = MakePosixStorage(files_);
+  HeldStorage held_{*calm_};
+  AloneExchange alone_;
+  std::unique_ptr<Writer> writer_;
+};
+
+TEST_F(CollectBesideTest, ASaveEndsBeforeThoseThatStayAreReadBack) {
+  SaveThree();
+  held_.AwaitReader();
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
+  EXPECT_EQ(writer_->last_durable(), (StepId{1, 3}));
+  held_.Release();
+  writer_.reset();  // Ends what is under way.
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 3}, StepId{1, 2}));
+  EXPECT_GE(held_.reads(), 2);
+}
+
+TEST_F(CollectBesideTest, TheNextSaveFindsOldCheckpointsGone) {
+  SaveThree();
+  held_.AwaitReader();
+  LookingExchange looking(*calm_);
+  std::thread next([&] { Save(4, looking); });
+  held_.Release();
+  next.join();
+  EXPECT_THAT(looking.seen(), ElementsAre(StepId{1, 3}, StepId{1, 2}));
+  writer_.reset();
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 4}, StepId{1, 3}));
+}
+
+TEST_F(CollectBesideTest, ACheckpointThatIsDamagedDoesNotCountAsKept) {
+  SetLogLevel(LogLevel::kError);
+  SaveThree();
+  held_.AwaitReader();
+  const std::string damaged = absl::StrCat(StepId{1, 2}.DirectoryName(), "/", StatePath(0, 1));
+  DT_CHECK_OK(calm_->RemoveFile(damaged));
+  held_.Release();
+  writer_.reset();
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
+}
+
+}  // namespace
+}  // namespace dtrain::checkpoint::collect_beside_test

@@ -1,0 +1,164 @@
+// A rank uses the storage of another one over a connection: every call does what it does there, and
+// a peer that ends is an error in time.
+#include "runtime/checkpoint/tiers/peer_storage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "comm/group.h"
+#include "runtime/checkpoint/tiers/file_server.h"
+#include "tests/runtime/testing/job_for_tests.h"
+#include "tests/testing/cluster.h"
+
+namespace dtrain::peer_storage_test {
+namespace {
+
+using testing::RankContext;
+
+constexpr absl::Duration kTime = absl::Seconds(20);
+
+absl::Span<const std::byte> AsBytes(const std::string& text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
+
+absl::Status Expect(bool holds, absl::string_view what) {
+  return holds ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
+}
+
+// Rank 1 serves a folder to rank 0, whose part is `body`. `end`: rank 1 ends its server.
+using Body =
+    std::function<absl::Status(PeerStorage& disk, const std::function<absl::Status()>& end)>;
+
+absl::Status ServeOrUse(RankContext& context, const std::string& folder, const Body& body) {
+  DT_ASSIGN_OR_RETURN(const auto group,
+                      comm::CreateHostGroup(context.store, context.group_options()));
+  DT_ASSIGN_OR_RETURN(const comm::SideLines lines, comm::SideLines::Of(*group, *context.store));
+  const Deadline deadline = Deadline::After(kTime);
+  if (context.rank == 1) {
+    DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder));
+    DT_ASSIGN_OR_RETURN(auto listener, lines.Listen());
+    auto server = std::make_unique<FileServer>(
+        std::move(listener), FileServer::Options{.disk = storage.get(), .timeout = kTime});
+    DT_RETURN_IF_ERROR(context.store->Set("where", server->endpoint().ToString(), deadline));
+    DT_RETURN_IF_ERROR(context.store->Get("end", deadline).status());
+    server.reset();
+    DT_RETURN_IF_ERROR(context.store->Set("ended", "1", deadline));
+    return group->Barrier(deadline);
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, context.store->Get("where", deadline));
+  DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(text));
+  const auto to_peer =
+      std::make_shared<PeerLines>(lines, PeerLines::Peer{1, where, "other"}, kTime);
+  PeerStorage disk(to_peer, FilePlace::kDisk, folder);
+  const auto end = [&]() -> absl::Status {
+    DT_RETURN_IF_ERROR(context.store->Set("end", "1", deadline));
+    return context.store->Get("ended", deadline).status();
+  };
+  DT_RETURN_IF_ERROR(body(disk, end));
+  DT_RETURN_IF_ERROR(end());
+  return group->Barrier(deadline);
+}
+
+void ExpectAllWell(const std::string& folder, const Body& body) {
+  for (const auto& result : testing::RunRanks(
+           {.size = 2}, [&](RankContext& context) { return ServeOrUse(context, folder, body); })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+}
+
+TEST(PeerStorageTest, FilesAreWrittenReadListedAndRemovedThere) {
+  const testing::TempFolder folder;
+  // Three parts, of which the last is short.
+  const std::string content(2 * kFilePartBytes + 12345, 'x');
+  ExpectAllWell(folder.path(), [&](PeerStorage& disk, const auto& /*end*/) -> absl::Status {
+    DT_RETURN_IF_ERROR(disk.MakeDirectory("step/state"));
+    DT_ASSIGN_OR_RETURN(
+        auto file, disk.CreateFile("step/state/a", content.size(), checkpoint::Access::kOwner));
+    DT_RETURN_IF_ERROR(file->Append(AsBytes(content)));
+    DT_RETURN_IF_ERROR(file->Finish());
+    DT_RETURN_IF_ERROR(disk.SyncDirectory("step/state"));
+    DT_RETURN_IF_ERROR(
+        Expect(absl::IsAlreadyExists(
+                   disk.CreateFile("step/state/a", 1, checkpoint::Access::kOwner).status()),
+               "a second file of one name is refused"));
+    DT_ASSIGN_OR_RETURN(const auto opened, disk.OpenFile("step/state/a"));
+    DT_RETURN_IF_ERROR(Expect(opened->bytes() == content.size(), "its size"));
+    std::string read(kFilePartBytes + 77, '\0');
+    DT_RETURN_IF_ERROR(
+        opened->ReadAt(5, absl::MakeSpan(reinterpret_cast<std::byte*>(read.data()), read.size())));
+    DT_RETURN_IF_ERROR(Expect(read == content.substr(5, read.size()), "its bytes"));
+    std::byte one{};
+    DT_RETURN_IF_ERROR(
+        Expect(absl::IsOutOfRange(opened->ReadAt(content.size(), absl::MakeSpan(&one, 1))),
+               "a read behind its end is out of range"));
+    checkpoint::FileChecksummer checksummer;
+    checksummer.Add(AsBytes(content));
+    const checkpoint::FileChecksum expected = checksummer.Finish();
+    DT_ASSIGN_OR_RETURN(const auto far, opened->FarChecksum(true));
+    DT_RETURN_IF_ERROR(Expect(far.has_value() && *far == expected, "its checksums"));
+    DT_RETURN_IF_ERROR(
+        checkpoint::VerifyFile(disk, "step/state/a", expected, checkpoint::Verify::kHashes));
+    DT_RETURN_IF_ERROR(disk.Publish("step/MANIFEST.json", "text"));
+    DT_RETURN_IF_ERROR(Expect(absl::IsAlreadyExists(disk.Publish("step/MANIFEST.json", "other")),
+                              "a second commit is refused"));
+    DT_RETURN_IF_ERROR(disk.Replace("latest", "one"));
+    DT_RETURN_IF_ERROR(disk.Replace("latest", "two"));
+    DT_ASSIGN_OR_RETURN(const std::string latest, checkpoint::ReadSmallFile(disk, "latest", 10));
+    DT_RETURN_IF_ERROR(Expect(latest == "two", "what was replaced"));
+    DT_ASSIGN_OR_RETURN(const auto entries, disk.List("step"));
+    DT_RETURN_IF_ERROR(Expect(entries.size() == 2 && entries[0].name == "MANIFEST.json" &&
+                                  entries[0].bytes == 4 && entries[1].is_directory,
+                              "the list"));
+    DT_RETURN_IF_ERROR(Expect(disk.FreeBytes().value_or(0) > 0, "what is free"));
+    DT_RETURN_IF_ERROR(checkpoint::RemoveTree(disk, "step"));
+    return Expect(absl::IsNotFound(disk.List("step").status()), "it is removed");
+  });
+  EXPECT_EQ(*ReadFile(folder.path() + "/latest"), "two");
+}
+
+TEST(PeerStorageTest, ErrorsNameTheHostAndPathsStayBelowTheFolder) {
+  const testing::TempFolder folder;
+  ASSERT_TRUE(MakeDirectories(folder.path() + "/inside").ok());
+  ExpectAllWell(
+      folder.path() + "/inside", [&](PeerStorage& disk, const auto& /*end*/) -> absl::Status {
+        const absl::Status missing = disk.OpenFile("none").status();
+        DT_RETURN_IF_ERROR(Expect(absl::IsNotFound(missing), missing.ToString()));
+        DT_RETURN_IF_ERROR(
+            Expect(absl::StrContains(missing.message(), "host other: "), missing.ToString()));
+        const absl::Status outside = disk.Publish("../outside", "x");
+        DT_RETURN_IF_ERROR(Expect(absl::IsInvalidArgument(outside), outside.ToString()));
+        // The connection goes on.
+        return Expect(disk.List("").ok(), "it still answers");
+      });
+  EXPECT_FALSE(FileExists(folder.path() + "/outside"));
+}
+
+TEST(PeerStorageTest, APeerThatEndsIsAnErrorInTime) {
+  const testing::TempFolder folder;
+  ExpectAllWell(folder.path(), [&](PeerStorage& disk, const auto& end) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto file, disk.CreateFile("a", 10, checkpoint::Access::kOwner));
+    DT_RETURN_IF_ERROR(file->Append(AsBytes("one")));
+    DT_RETURN_IF_ERROR(end());
+    const int64_t begin = Clock::Real().MonotonicNanos();
+    const absl::Status gone = file->Append(AsBytes("two"));
+    DT_RETURN_IF_ERROR(Expect(absl::IsUnavailable(gone), gone.ToString()));
+    DT_RETURN_IF_ERROR(Expect(!disk.List("").ok(), "a new connection fails"));
+    DT_RETURN_IF_ERROR(Expect(!disk.List("").ok(), "and again"));
+    const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begin) * 1e-9;
+    return Expect(seconds < 10, absl::StrCat("it took ", seconds, " s"));
+  });
+}
+
+}  // namespace
+}  // namespace dtrain::peer_storage_test
