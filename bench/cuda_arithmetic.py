@@ -1,5 +1,5 @@
-"""What a compiled CUDA kernel computes with where that costs time, read from its instructions: how often it goes
-over its data, fp64 in its loops, and how it rounds to bf16 and FP8. A conversion of two numbers is one instruction
+"""Reads from a compiled CUDA kernel's instructions what costs it time: how often it goes over its data, fp64
+in its loops, and how it rounds to bf16 and FP8. A conversion of two numbers is one instruction
 of the hardware (F2FP); the same by integer operations is five for each number, of which a Hopper multiprocessor does
 64 a cycle.
 """

@@ -14,7 +14,7 @@ import cuda_sass
 BYTES_MIN = 16 * 1024
 SHARE_MIN = 0.95
 # Rows of norms, embeddings, rotary positions and matrices by their width: 8,192 tokens, in heads of 128 sixteen a
-# token. A row of cross-entropy is a vocabulary. What is no matrix is flat.
+# token. A row of cross-entropy is a vocabulary. All that is no matrix is flat.
 WIDTHS = {128: 16 * 8192, 768: 8192, 4096: 8192}
 VOCABULARY, CROSS_ENTROPY_ROWS = 50304, 8192
 FLAT = 1 << 26
@@ -165,7 +165,7 @@ def is_held(kernel):
 
 
 def kind_of(kernel):
-    """What one row of the table is of: an element-wise kernel's body or a kernel, and its types of data."""
+    """Names what one row of the table is about: an element-wise kernel's body or a kernel, and its types of data."""
     body = re.search(r"\w+Body\b", kernel.name)
     name = body.group(0) if body else kernel.name.split("<")[0]
     if kernel.source == "cross_entropy.cu" and kernel.name.endswith("true>"):

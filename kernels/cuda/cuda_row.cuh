@@ -21,6 +21,29 @@ __device__ inline float TeamSum(float value) {
   return value;
 }
 
+// kLanes elements as they lie in memory, for values that are loaded long before they are used: as
+// fp32 numbers those of 2 bytes take twice the registers. LanesOf gives what LoadLanes does.
+template <int kLanes, class T>
+__device__ inline Pieces<kLanes, T> LoadPieces(const T* p) {
+  Pieces<kLanes, T> pieces;
+#pragma unroll
+  for (int i = 0; i < pieces.kCount; ++i) {
+    pieces.v[i] = reinterpret_cast<const uint4*>(p)[i];
+  }
+  return pieces;
+}
+template <int kLanes, class T>
+__device__ inline Lanes<kLanes> LanesOf(const Pieces<kLanes, T>& pieces) {
+  T elements[kLanes];
+  memcpy(elements, pieces.v, sizeof(elements));
+  Lanes<kLanes> lanes;
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) {
+    lanes.v[i] = Widen(elements[i]);
+  }
+  return lanes;
+}
+
 // How a block, or a team of kTeam of its threads, walks over a row: thread t of them takes kLanes
 // elements at (k threads + t) kLanes. With kSteps > 0 that many steps cover the row and its values
 // stay in registers; with 0 the row is of any length and is read twice.

@@ -16,7 +16,8 @@
 // row twice: from its start for the maximum and the sum, then from its end, which the caches still
 // hold, for the gradient. The rows of 50,304 logits in bf16 that an H100 works on at once, three on
 // a multiprocessor, are 38 MiB, and its L2 cache has 50 MiB. What of larger rows is no longer there
-// comes from memory again: neither does shared memory hold a row, nor does a cluster share one.
+// comes from memory again: neither does shared memory hold a row, nor does a cluster share one
+// (docs/notes/design-gpu.md counts the passes).
 // Rows follow each other without padding. Where `vocab` is no multiple of 16 bytes they begin at
 // any address, and up to seven elements at each end are taken one by one.
 #pragma once

@@ -69,14 +69,16 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax, 1)
     every.Each([&](int, int64_t i) { StoreLanes(partial + i, Lanes<kLanes>{}); });
   }
   const int64_t stride = int64_t{gridDim.x} * R::rows();
-  Lanes<kLanes> kept_h[kKept];
-  Lanes<kLanes> kept_dy[kKept];
-  const auto load = [&](int64_t token, int k, int64_t i) {
-    kept_h[k] = LoadLanes<kLanes>(args.h + token * args.hidden + i);
-    kept_dy[k] = LoadLanes<kLanes>(args.dy + token * args.hidden + i);
-  };
-  // A block loads a row while it sums up the one before. Teams do not wait for others.
+  // A block loads a row while it sums up the one before, and keeps it as it lies in memory: were it
+  // widened at once, its second half would be asked for only when the first is there. Teams do not
+  // wait for others.
   constexpr bool kAhead = kSteps > 0 && kTeam == 0;
+  [[maybe_unused]] Pieces<kWidth, T> next_h[kKept];
+  [[maybe_unused]] Pieces<kWidth, T> next_dy[kKept];
+  [[maybe_unused]] const auto load = [&](int64_t token, int k, int64_t i) {
+    next_h[k] = LoadPieces<kWidth>(args.h + token * args.hidden + i);
+    next_dy[k] = LoadPieces<kWidth>(args.dy + token * args.hidden + i);
+  };
   if constexpr (kAhead) {
     every.Each([&](int k, int64_t i) { load(blockIdx.x, k, i); });
   }
@@ -91,11 +93,13 @@ __global__ void __launch_bounds__(kTeam > 0 ? kTeamBlock : kRowThreadsMax, 1)
     float terms = 0;
     row.Each([&](int k, int64_t i) {
       const int at = kSteps > 0 ? k : 0;
-      if constexpr (!kAhead) {
-        load(token, at, i);
+      if constexpr (kAhead) {
+        h[at] = LanesOf(next_h[at]);
+        dy[at] = LanesOf(next_dy[at]);
+      } else {
+        h[at] = LoadLanes<kLanes>(args.h + start + i);
+        dy[at] = LoadLanes<kLanes>(args.dy + start + i);
       }
-      h[at] = kept_h[at];
-      dy[at] = kept_dy[at];
       const Lanes<kLanes> weight = LoadLanes<kLanes>(args.weight + i);
 #pragma unroll
       for (int lane = 0; lane < kLanes; ++lane) {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/dl/dynamic_library.h"
+#include "base/dl/open_once.h"
 #include "base/status.h"
 #include "kernels/cuda/cuda_launch.h"
 
@@ -38,9 +38,7 @@ struct CublasLt {
   }
 };
 
-absl::StatusOr<CublasLt> OpenCublasLt() {
-  DT_ASSIGN_OR_RETURN(DynamicLibrary library,
-                      DynamicLibrary::Open({"libcublasLt.so.13", "libcublasLt.so"}));
+absl::StatusOr<CublasLt> BindCublasLt(const DynamicLibrary& library) {
   CublasLt lt{};
   DT_RETURN_IF_ERROR(library.Bind("cublasLtCreate", &lt.create));
   DT_RETURN_IF_ERROR(library.Bind("cublasLtGetStatusString", &lt.status_string));
@@ -54,14 +52,7 @@ absl::StatusOr<CublasLt> OpenCublasLt() {
   DT_RETURN_IF_ERROR(library.Bind("cublasLtMatmulPreferenceSetAttribute", &lt.preference_set));
   DT_RETURN_IF_ERROR(library.Bind("cublasLtMatmulAlgoGetHeuristic", &lt.heuristic));
   DT_RETURN_IF_ERROR(library.Bind("cublasLtMatmul", &lt.matmul));
-  library.LeakOnPurpose();  // Handles are the process's.
   return lt;
-}
-
-// Opened once; an error is given to every caller.
-const absl::StatusOr<CublasLt>& Library() {
-  static const auto* const library = new absl::StatusOr<CublasLt>(OpenCublasLt());
-  return *library;
 }
 
 // The handle of the calling thread's current device, made once for each: cublasLt ties a handle to
@@ -277,11 +268,12 @@ class LtMatmul final : public Matmul {
 absl::StatusOr<std::unique_ptr<Matmul>> CreateMatmul(const MatmulProblem& problem,
                                                      size_t workspace_bytes_max) {
   DT_ASSIGN_OR_RETURN(const MatmulPlan plan, PlanMatmul(problem));
-  if (!Library().ok()) {
-    return Library().status();
-  }
-  DT_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, HandleOf(*Library()));
-  auto matmul = std::make_unique<LtMatmul>(*Library(), handle, problem);
+  DT_ASSIGN_OR_RETURN(
+      const CublasLt* const lt,
+      OpenOnce<CublasLt>({"libcublasLt.so.13", "libcublasLt.so"},
+                         absl::NotFoundError("no cublasLt (it comes with torch)"), BindCublasLt));
+  DT_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, HandleOf(*lt));
+  auto matmul = std::make_unique<LtMatmul>(*lt, handle, problem);
   DT_RETURN_IF_ERROR(matmul->Plan(plan, workspace_bytes_max));
   return matmul;
 }

@@ -1,7 +1,9 @@
 // Int8 blocks on a GPU: packed_blocks.h in stream operations. A run of elements is complete in
 // itself: its values, then its scales, so that one launch takes a run however long it is. The host
-// has the same bytes in another order, but no rank on a host reads these. Numbers have the
-// bits of the host's (kernels/quantize/int8_blocks.h). Nothing waits; thread-safe.
+// has the same bytes in another order, but no rank on a host reads these. Numbers have the bits of
+// the host's (kernels/quantize/int8_blocks.h), but where a NaN is CUDA's own (cuda_table.h): of a
+// block with a NaN or an infinity the scale and each number that comes back. Nothing waits;
+// thread-safe.
 #pragma once
 
 #include <cstddef>

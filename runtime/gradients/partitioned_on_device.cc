@@ -172,7 +172,7 @@ absl::Status PartitionedOnDevice::QueuePack(const Slot& slot, int64_t part,
   return absl::OkStatus();
 }
 
-// Of what all ranks sent, in their order.
+// Queues the sum of what all ranks sent, in the order of the ranks.
 absl::Status PartitionedOnDevice::QueueSum(const Slot& slot, int64_t part, float* sum,
                                            comm::CudaStream* stream) const {
   const auto* from = static_cast<const std::byte*>(slot.memory->data());
@@ -184,8 +184,8 @@ absl::Status PartitionedOnDevice::QueueSum(const Slot& slot, int64_t part, float
   return absl::OkStatus();
 }
 
-// What is received takes a good quarter of the slot, so its last part, a half at most, is free for
-// the sum.
+// The received blocks take a good quarter of the slot, so its last part, a half at most, is free
+// for the sum.
 absl::StatusOr<float*> PartitionedOnDevice::StartPacked(int bucket, Slot& slot) {
   const int64_t part = shards_.part(bucket, group_.rank()).flat.elements();
   const auto ranks = static_cast<size_t>(group_.size());

@@ -4,7 +4,8 @@
 // there. A slot is filled again when the device, not the host, has passed its last use: between two
 // slots, filling and reducing overlap. With `quantized` the parts of a bucket travel as int8 blocks
 // to those who own them, packed, exchanged, and summed in fp32 in rank order on the group's stream
-// (ZeRO++'s qgZ): the bits of the host's PartitionedGradients.
+// (ZeRO++'s qgZ): the bits of the host's PartitionedGradients, but where a NaN is CUDA's own
+// (kernels/cuda/cuda_table.h).
 #pragma once
 
 #include <cstdint>
@@ -89,7 +90,7 @@ class PartitionedOnDevice final : public DeviceGradientSync, private BucketSlots
   comm::DeviceGroup& group_;
   FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const PartitionedOnDeviceOptions options_;  // Of one rank: not quantized.
+  const PartitionedOnDeviceOptions options_;  // A single rank does not quantize.
   const std::vector<std::string> names_;      // By bucket.
   std::list<Slot> slots_;
   std::deque<Slot*> idle_;         // Filled by nobody; the one launched longest ago first.

@@ -59,8 +59,8 @@ struct Job::State {
   bool groups_checked = false;
   StepsOfEngines steps;
   std::atomic<int> stop_signal{0};          // Agreed by all ranks.
-  std::atomic<bool> cpu_time_ended{false};  // That signal was SIGXCPU, of some rank.
-  // What that signal has ended before its end, "an evaluation" or "a step"; null: nothing.
+  std::atomic<bool> cpu_time_ended{false};  // The signal was some rank's SIGXCPU.
+  // Names what that signal has cut short, "an evaluation" or "a step"; null: nothing.
   std::atomic<const char*> ended_by_stop{nullptr};
 };
 

@@ -23,7 +23,8 @@ std::atomic<int> received{0};
 std::atomic<int64_t> first_nanos{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
 
-// What SIGXCPU says: made before it can come, because a handler cannot make it.
+// The line that SIGXCPU prints. It is made before the signal can come, because a handler cannot
+// make it.
 std::array<char, 256> cpu_time_line{};
 std::atomic<size_t> cpu_time_bytes{0};
 
@@ -43,6 +44,9 @@ void MakeCpuTimeLine(const std::string& text) {
 }
 
 void OnSignal(int signal) {
+  if (signal == SIGUSR1) {  // Schedulers warn by it before they take a node away.
+    signal = SIGTERM;
+  }
   if (signal == SIGXCPU) {  // It comes again each second: the first time says why.
     Say(cpu_time_line.data(), cpu_time_bytes.exchange(0));
   }
@@ -74,6 +78,7 @@ void InstallStopSignals() {
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGXCPU, &action, nullptr);
+  sigaction(SIGUSR1, &action, nullptr);
   if (!IsIgnored(SIGHUP)) {
     sigaction(SIGHUP, &action, nullptr);
   }

@@ -1,5 +1,6 @@
-// SIGTERM, SIGINT and SIGXCPU as a request: the first asks for "save, then stop" once there is
-// something to save, a second Ctrl-C stops at once.
+// SIGTERM, SIGINT, SIGUSR1 and SIGXCPU as a request: the first asks for "save, then stop" once
+// there is something to save, a second Ctrl-C stops at once. SIGUSR1, by which schedulers warn
+// ahead of a time limit, counts as SIGTERM.
 //
 // Launchers forward a signal that the terminal or the scheduler already delivered, so only a SIGINT
 // that comes more than a second after the first signal counts as a person's second Ctrl-C.
@@ -9,11 +10,11 @@
 
 namespace dtrain {
 
-// Installs the handlers for SIGTERM, SIGINT, SIGHUP and SIGXCPU. The last one comes when the
-// process has used its CPU time (ulimit -t), but for what a save needs: it counts as SIGTERM does,
-// and a line on stderr names the limit. Until DeferStopSignals() the first signal
-// ends the process at once with a line on stderr: with 75 on SIGTERM and SIGXCPU, else 130. Nothing
-// can be lost before training has begun, and who waits for other ranks, makes a model or reads a
+// Installs the handlers for SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGXCPU. The last one comes when
+// the process has used its CPU time (ulimit -t), but for what a save needs: it counts as SIGTERM
+// does, and a line on stderr names the limit. Until DeferStopSignals() the first signal ends the
+// process at once with a line on stderr: with 75 on SIGTERM and SIGXCPU, else 130. Nothing can be
+// lost before training has begun, and who waits for other ranks, makes a model or reads a
 // checkpoint shall not go on with it.
 void InstallStopSignals();
 

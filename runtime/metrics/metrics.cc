@@ -68,7 +68,7 @@ struct Metrics::State {
   double mean_step_s = 0;
   int64_t step = 0;
   bool evaluations_ended = false;
-  Json values_at_step = Json::object();  // Of the program's own, logged at `values_step`.
+  Json values_at_step = Json::object();  // The program's own, logged at `values_step`.
   int64_t values_step = 0;
   std::unique_ptr<RunConsole> console;  // Null where an agent shows the run, and beside rank 0.
   // Steps whose numbers a device still computes, the oldest first.

@@ -18,7 +18,8 @@ namespace dtrain {
 
 class ModelMemory {
  public:
-  // Of a model whose `tensors` no engine has moved yet. `owner` stands in messages: "engine \"a\"".
+  // For a model whose `tensors` no engine has moved yet. `owner` stands in messages, as in
+  // "engine \"a\"".
   ModelMemory(std::string owner, std::vector<HeldTensor> tensors);
 
   // InvalidArgument names a tensor of this model and one of an engine that was made before, which

@@ -3,10 +3,12 @@
 
 namespace dtrain {
 
-// From now on at::batch_norm, by which torch's BatchNorm and InstanceNorm layers compute, takes a
-// weight and a bias of bf16 or fp16 as fp32 ones where the running statistics are fp32: LibTorch's
-// kernels refuse them otherwise, and in a 2-byte type the statistics would not follow small
-// changes. Changes no call that LibTorch takes by itself. Once; thread-safe; process-wide.
+// From now on at::batch_norm and at::instance_norm, by which torch's BatchNorm and InstanceNorm
+// layers compute, take a weight and a bias of bf16 or fp16 as fp32 ones where the running
+// statistics are fp32. LibTorch's batch_norm refuses such a call. Its instance_norm takes it, but
+// passes the statistics through the type of the weight, or of the input if there is no weight: in a
+// 2-byte type they would not follow small changes. Other calls are LibTorch's own. Once;
+// thread-safe; process-wide.
 void TakeFp32Statistics();
 
 }  // namespace dtrain

@@ -134,7 +134,14 @@ std::string Checkpoints(const Config& config, const RunFacts& facts) {
     absl::StrAppend(&text, ", each step between them journalled");
   }
   const std::string& dir = config.checkpoint_dir();
-  return absl::StrCat(text, ", in ", dir.empty() ? facts.run_dir + "/checkpoints" : dir);
+  std::string place = dir.empty() ? facts.run_dir + "/checkpoints" : dir;
+  if (const std::string& local = config.checkpoint_local_dir(); !local.empty()) {
+    const std::string& remote = config.checkpoint_remote();
+    place = absl::StrCat(local, " of each host",
+                         config.checkpoint_replicas() > 0 ? " and the memory of the next" : "",
+                         ", copied to ", remote.empty() ? place : remote);
+  }
+  return absl::StrCat(text, ", in ", place);
 }
 
 }  // namespace

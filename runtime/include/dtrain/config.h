@@ -179,10 +179,10 @@ absl::string_view ConfigOriginName(ConfigOrigin origin);
 
 // A value of a saved run and of this one; null where it is absent.
 struct ConfigDifference {
-  std::string key;
+  std::string key;  // In the program's sections the path of one value: "model.attn_pdrop".
   Json was;
   Json now;
-  std::string text;  // "KEY was X, now Y", of the first difference inside an object.
+  std::string text;  // "KEY was X, now Y".
 };
 
 class Config {
@@ -257,8 +257,12 @@ class Config {
   const std::string& checkpoint_remote() const;         // A folder or an s3:// URL; "": none.
   const std::string& checkpoint_journal() const;        // "off", "async" or "sync".
   const std::string& checkpoint_journal_dtype() const;  // "bf16" or "fp32".
-  double checkpoint_journal_share() const;              // Of the time of steps, for its writes.
+  double checkpoint_journal_share() const;              // Share of the steps' time for writes.
   const std::string& checkpoint_dir() const;            // Empty: RUN_DIR/checkpoints.
+  const std::string& checkpoint_local_dir() const;      // On each host's own disk; "": none.
+  int64_t checkpoint_replicas() const;                  // Hosts with a copy in memory: 0 or 1.
+  const std::string& checkpoint_replica_dir() const;
+  int64_t checkpoint_replica_memory() const;  // Bytes a host; 0: what is free.
   int64_t checkpoint_shard_bytes_max() const;
 
   // --- Comm.
@@ -299,7 +303,7 @@ class Config {
   // what they are is equal: batch, optimizer, schedule, seed, data, model; not length, intervals,
   // metrics, comm, checkpointing, or how the batch is split over ranks.
   uint64_t identity_hash() const;
-  // The keys of the identity that differ from a saved values_in_force(), in the table's order.
+  // The values of the identity that differ from a saved values_in_force(), in the table's order.
   std::vector<ConfigDifference> IdentityDifferences(const Json& saved_values_in_force) const;
   // The first of them, as "KEY was X, now Y"; none: this run may continue that one.
   std::optional<std::string> IdentityDifference(const Json& saved_values_in_force) const;

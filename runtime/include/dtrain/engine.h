@@ -7,11 +7,12 @@
 // Random numbers. What a loss closure and backward draw from LibTorch's default generators
 // (dropout, torch::rand) follows from `seed`, the step and the micro-batch's place in the global
 // batch alone: ranks draw different numbers, and any number of ranks, accumulation or resume gives
-// each micro-batch the same ones. All else is the program's: what it draws while it makes the
-// model, in a data source and between steps comes from generators that every rank has seeded alike
-// (Job::Create), that checkpoints hold, and that neither steps nor evaluations move. A shuffle in a
-// data source is therefore the same on all ranks, and noise that is to differ by sample belongs in
-// the closure.
+// each micro-batch the same ones, as long as micro-batches keep their size: one call of dropout
+// draws for all samples of a micro-batch, so that one of two samples draws otherwise than two of
+// one. All else is the program's: what it draws while it makes the model, in a data source and
+// between steps comes from generators that every rank has seeded alike (Job::Create), that
+// checkpoints hold, and that neither steps nor evaluations move. A shuffle in a data source is
+// therefore the same on all ranks, and noise that is to differ by sample belongs in the closure.
 //
 // Module buffers (BatchNorm's statistics, counters) that a step changed become one set on all ranks
 // at its end, by the rule of `module_buffers`.

@@ -100,7 +100,7 @@ class Metrics {
   // metrics.console names it: in its step's line if it is logged before the step's report.
   void Log(absl::string_view name, double value);
   // The values of the program's own that were logged at the current step, by name; those that are
-  // no numbers are left out. Of rank 0 alone.
+  // no numbers are left out. Other ranks than rank 0 have none.
   Json ValuesAtStep() const;
   // A stop signal has ended an evaluation before it had a result: values named eval/ are not
   // recorded from here on. The engine says so.

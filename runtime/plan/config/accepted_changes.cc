@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/check.h"
 #include "runtime/plan/config/config_keys.h"
 
 namespace dtrain::plan {
@@ -37,16 +39,23 @@ constexpr absl::string_view kAcceptable[] = {"optimizer.params.",
                                              "zero_optimization.zero_quantized_weights",
                                              "zero_optimization.zero_quantized_gradients"};
 
+// Inside the sections of the program: shares of dropout, by the names of config.json (attn_pdrop,
+// attention_dropout) and of PEFT (lora_dropout). They have no weights and no states.
+constexpr absl::string_view kOfProgram[] = {"model.", "finetune."};
+constexpr absl::string_view kDropout[] = {"dropout", "pdrop"};
+
 // Why a resumed run keeps the values of all others, whatever the user wants.
 struct Kept {
   absl::string_view key;  // Or a section with a dot.
   const char* why;
 };
 constexpr char kModel[] =
-    "its checkpoints are of one model with all of its settings, dropout too; a new run can start "
-    "from their weights (the folder model/ of a checkpoint)";
+    "its checkpoints are of one model with its settings, shares of dropout aside; a new run can "
+    "start from their weights (the folder model/ of a checkpoint)";
 constexpr char kData[] =
     "its checkpoints hold a position in the data, whose order and windows follow from it";
+constexpr char kType[] = "its checkpoints hold the weights in the type that it chooses";
+constexpr char kBuffers[] = "its checkpoints hold the module's buffers in the type that it chooses";
 constexpr Kept kKept[] = {
     {"model", kModel},
     {"model.", kModel},
@@ -55,6 +64,18 @@ constexpr Kept kKept[] = {
     {"seed", kData},
     {"data.sequence_length", kData},
     {"module_buffers", "it decides which ranks' buffers its checkpoints hold"},
+    {"optimizer.type",
+     "its checkpoints hold the states of one optimizer, which mean nothing to another"},
+    {"optimizer.params.momentum",
+     "its checkpoints hold a momentum of each weight only where it is not 0"},
+    {"optimizer.skip_unused_parameters",
+     "its checkpoints count the updates that each parameter has missed only where it is true"},
+    {"bf16.enabled", kType},
+    {"fp16.enabled", kType},
+    {"bf16.cast_buffers", kBuffers},
+    {"fp16.cast_buffers", kBuffers},
+    {"bf16.bf16_optimizer_states",
+     "its checkpoints hold the states of the optimizer in the type that it chooses"},
     {"fp16.initial_scale_power",
      "it is the scale of the first step alone: a resumed run goes on from the scale that its "
      "checkpoint holds"}};
@@ -63,9 +84,28 @@ bool Fits(absl::string_view item, absl::string_view path) {
   return absl::EndsWith(item, ".") ? absl::StartsWith(path, item) : path == item;
 }
 
+bool IsDropout(absl::string_view path) {
+  const absl::string_view name = path.substr(path.rfind('.') + 1);
+  return std::any_of(std::begin(kOfProgram), std::end(kOfProgram),
+                     [&](absl::string_view section) { return absl::StartsWith(path, section); }) &&
+         std::any_of(std::begin(kDropout), std::end(kDropout),
+                     [&](absl::string_view end) { return absl::EndsWith(name, end); });
+}
+
 bool IsListed(absl::string_view path) {
-  return std::any_of(std::begin(kAcceptable), std::end(kAcceptable),
-                     [&](absl::string_view item) { return Fits(item, path); });
+  return IsDropout(path) || std::any_of(std::begin(kAcceptable), std::end(kAcceptable),
+                                        [&](absl::string_view item) { return Fits(item, path); });
+}
+
+// Whether a resumed run is compared by `path`, by a key of this section, or by the whole that this
+// value is inside of.
+bool IsCompared(absl::string_view path) {
+  const absl::Span<const ConfigKey> keys = ConfigKeys();
+  return std::any_of(keys.begin(), keys.end(), [&](const ConfigKey& key) {
+    return (key.flags & kIdentity) != 0 &&
+           (path == key.path || absl::StartsWith(key.path, absl::StrCat(path, ".")) ||
+            absl::StartsWith(path, absl::StrCat(key.path, ".")));
+  });
 }
 
 }  // namespace
@@ -84,23 +124,27 @@ absl::Status CheckAcceptable(const std::string& key) {
   if (IsListed(key) || holds_one) {
     return absl::OkStatus();
   }
-  if (const ConfigKey* const known = FindConfigKey(key);
-      known != nullptr && (known->flags & kIdentity) == 0) {
+  if (!IsCompared(key)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "--accept-change %s: this key may change whenever a run is resumed; leave the option out",
         key));
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "--accept-change %s: a resumed run must keep it, because %s; allowed: %s", key, WhyKept(key),
-      absl::StrJoin(kAcceptable, ", ", [](std::string* out, absl::string_view item) {
-        absl::StrAppend(out, item, absl::EndsWith(item, ".") ? "*" : "");
-      })));
+      "--accept-change %s: a resumed run must keep it, because %s; allowed: %s, and in model and "
+      "finetune what ends with %s",
+      key, WhyKept(key),
+      absl::StrJoin(kAcceptable, ", ",
+                    [](std::string* out, absl::string_view item) {
+                      absl::StrAppend(out, item, absl::EndsWith(item, ".") ? "*" : "");
+                    }),
+      absl::StrJoin(kDropout, " or ")));
 }
 
 std::string WhyKept(absl::string_view key) {
   const auto* const found = std::find_if(std::begin(kKept), std::end(kKept),
                                          [&](const Kept& kept) { return Fits(kept.key, key); });
-  return found != std::end(kKept) ? found->why : "its checkpoints fit no other value";
+  DT_CHECK(found != std::end(kKept)) << "no reason to keep " << key;
+  return found->why;
 }
 
 bool IsAcceptable(const ConfigDifference& difference) {
@@ -108,7 +152,10 @@ bool IsAcceptable(const ConfigDifference& difference) {
   if (difference.key == "optimizer.params.momentum") {
     return difference.was != 0 && difference.now != 0;
   }
-  return IsListed(difference.key);
+  // A setting of the program's that has this name may be anything: a list, or an object of its own.
+  const auto is_share = [](const Json& value) { return value.is_null() || value.is_number(); };
+  return IsListed(difference.key) &&
+         (!IsDropout(difference.key) || (is_share(difference.was) && is_share(difference.now)));
 }
 
 bool IsAccepted(const ConfigDifference& difference, const std::vector<std::string>& accepted) {

@@ -168,6 +168,16 @@ int64_t Config::checkpoint_staging_memory() const {
   return values_->integer("checkpoint.staging_memory");
 }
 const std::string& Config::checkpoint_remote() const { return values_->text("checkpoint.remote"); }
+const std::string& Config::checkpoint_local_dir() const {
+  return values_->text("checkpoint.local_dir");
+}
+int64_t Config::checkpoint_replicas() const { return values_->integer("checkpoint.replicas"); }
+const std::string& Config::checkpoint_replica_dir() const {
+  return values_->text("checkpoint.replica_dir");
+}
+int64_t Config::checkpoint_replica_memory() const {
+  return values_->integer("checkpoint.replica_memory");
+}
 int64_t Config::checkpoint_write_rate() const { return values_->integer("checkpoint.write_rate"); }
 const std::string& Config::checkpoint_journal() const {
   return values_->text("checkpoint.journal");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -221,6 +222,8 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(CheckPrecision());
   DT_RETURN_IF_ERROR(CheckSharding());
   DT_RETURN_IF_ERROR(CheckActivations());
+  DT_RETURN_IF_ERROR(CheckReplicas());
+  DT_RETURN_IF_ERROR(CheckFolders());
   CheckConsole();
   FillTyped();
   DT_RETURN_IF_ERROR(CheckOptimizer());
@@ -322,6 +325,32 @@ absl::Status ConfigBuilder::CheckActivations() {
         "%s: %ssynchronize_checkpoint_boundary has no effect without cpu_checkpointing or "
         "nvme_path",
         WhereGiven(section + "synchronize_checkpoint_boundary"), section));
+  }
+  return absl::OkStatus();
+}
+
+// Without a disk of each host's own every host reads all checkpoints from one place.
+absl::Status ConfigBuilder::CheckReplicas() const {
+  constexpr char kKey[] = "checkpoint.replicas";
+  if (values_->integer(kKey) > 0 && values_->text("checkpoint.local_dir").empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s %d needs checkpoint.local_dir, a folder on each host's own disk; set it, or %s 0",
+        WhereGiven(kKey), kKey, values_->integer(kKey), kKey));
+  }
+  return absl::OkStatus();
+}
+
+// Ranks write to folders, and an object store is behind them.
+absl::Status ConfigBuilder::CheckFolders() const {
+  for (const char* const key :
+       {"checkpoint.dir", "checkpoint.local_dir", "checkpoint.replica_dir"}) {
+    const std::string& folder = values_->text(key);
+    if (absl::StrContains(folder, "://")) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: %s is \"%s\"; allowed: a folder; to have checkpoints in an object store too, set "
+          "checkpoint.remote to it",
+          WhereGiven(key), key, folder));
+    }
   }
   return absl::OkStatus();
 }

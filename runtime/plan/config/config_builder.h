@@ -44,6 +44,8 @@ class ConfigBuilder {
   absl::Status CheckPrecision() const;
   absl::Status CheckSharding() const;
   absl::Status CheckActivations();
+  absl::Status CheckReplicas() const;
+  absl::Status CheckFolders() const;
   void CheckConsole();
   absl::Status FillRun();
   absl::Status FillBatch();

@@ -60,11 +60,12 @@ is a small complete file for the example model:
   `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
   `deterministic`, `data.document_token`, `data.document_token_place`, of `fp16`'s loss scale but
   for its first value, of `fp8.*`, `bf16.stochastic_rounding`, `zero_quantized_weights` and
-  `zero_quantized_gradients`, or, for files that have moved, of `data.train` and `data.format`. KEY
-  may be a section, such as `scheduler`. The error of any other key says why it must stay. Each
-  change is recorded in `run.json` and in the manifests of later checkpoints. With another batch
-  size the data goes on after the samples that the run has read; less than one batch may be left
-  out.
+  `zero_quantized_gradients`, of shares of dropout inside `model` and `finetune` (names that end
+  with `dropout` or `pdrop`), or, for files that have moved, of `data.train` and `data.format`. KEY
+  may be a section, such as `scheduler`, but not `model` or `finetune`. The error of any other key
+  says why it must stay. Each change is recorded in `run.json` and in the manifests of later
+  checkpoints. With another batch size the data goes on after the samples that the run has read;
+  less than one batch may be left out.
 
 `dtrain config docs` writes this page from the table in `runtime/plan/config/config_keys*.cc`.
 

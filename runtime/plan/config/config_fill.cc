@@ -139,7 +139,10 @@ absl::Status ConfigBuilder::FillScheduler() {
     }
   }
   const int64_t steps = Value("train_steps").get<int64_t>();
-  SetWhy(section + "total_num_steps", "which is train_steps");
+  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
+  if (decays) {
+    SetWhy(section + "total_num_steps", "which is train_steps");
+  }
   SetWhy(section + "warmup_max_lr", "the learning rate of the optimizer");
   SetWhy(section + "warmup_num_steps", "a fiftieth of train_steps");
   if (type != "WSD" && Given(section + "warmup_num_steps") &&
@@ -153,7 +156,6 @@ absl::Status ConfigBuilder::FillScheduler() {
   if (IsAuto(section + "warmup_num_steps")) {
     Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
   }
-  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
   if (decays && !Given(section + "total_num_steps")) {
     Derive(section + "total_num_steps", steps);
   }

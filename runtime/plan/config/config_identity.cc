@@ -42,30 +42,34 @@ Json IdentityValue(const Json& in_force, const plan::ConfigKey& key) {
   return derived && absl::string_view(key.path) != "train_batch_size" ? Json("derived") : *value;
 }
 
-// "model.layers was 4, now 6": the first difference, inside objects too.
-std::optional<std::string> Difference(const std::string& path, const nlohmann::json& was,
-                                      const nlohmann::json& now) {
-  if (was == now) {
-    return std::nullopt;
-  }
-  if (was.is_object() && now.is_object()) {
-    const auto child = [](const nlohmann::json& object, const std::string& name) {
-      const auto found = object.find(name);
-      return found == object.end() ? nlohmann::json() : *found;
-    };
-    nlohmann::json names = was;
-    names.update(now);
-    for (const auto& [name, unused] : names.items()) {
-      const std::string inner = absl::StrCat(path, ".", name);
-      if (auto found = Difference(inner, child(was, name), child(now, name))) {
-        return found;
-      }
-    }
-  }
+// "model.layers was 4, now 6".
+std::string DifferenceText(const std::string& path, const nlohmann::json& was,
+                           const nlohmann::json& now) {
   const auto text = [](const nlohmann::json& json) {
     return json.is_null() ? std::string("absent") : json.dump();
   };
   return absl::StrFormat("%s was %s, now %s", path, text(was), text(now));
+}
+
+// Adds what differs inside two objects of the program's, value by value.
+void AddDifferences(const std::string& path, const nlohmann::json& was, const nlohmann::json& now,
+                    std::vector<ConfigDifference>& differences) {
+  if (was == now) {
+    return;
+  }
+  if (!was.is_object() || !now.is_object()) {
+    differences.push_back({path, Json(was), Json(now), DifferenceText(path, was, now)});
+    return;
+  }
+  const auto child = [](const nlohmann::json& object, const std::string& name) {
+    const auto found = object.find(name);
+    return found == object.end() ? nlohmann::json() : *found;
+  };
+  nlohmann::json names = was;
+  names.update(now);
+  for (const auto& [name, unused] : names.items()) {
+    AddDifferences(absl::StrCat(path, ".", name), child(was, name), child(now, name), differences);
+  }
 }
 
 }  // namespace
@@ -142,9 +146,11 @@ std::vector<ConfigDifference> Config::IdentityDifferences(const Json& saved_valu
     }
     const nlohmann::json was = Canonical(IdentityValue(saved_values_in_force, key));
     const nlohmann::json now = Canonical(IdentityValue(in_force, key));
-    if (auto text = Difference(key.path, was, now)) {
+    if (key.type == plan::KeyType::kFree) {
+      AddDifferences(key.path, was, now, differences);
+    } else if (was != now) {
       differences.push_back({key.path, raw(saved_values_in_force, key.path),
-                             raw(in_force, key.path), *std::move(text)});
+                             raw(in_force, key.path), DifferenceText(key.path, was, now)});
     }
   }
   return differences;

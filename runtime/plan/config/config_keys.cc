@@ -21,13 +21,15 @@ constexpr ConfigKey kKeys[] = {
      "same windows, the first ones of data.validation, whatever the number of ranks. If there are "
      "fewer, it reads each of them once, and its last batch is short."},
     {"seed", KeyType::kInteger, "1234", "[0, inf)", KeyUse::kUsed, "", kIdentity,
-     "Seed of the initial weights, of dropout and of the order of the data."},
+     "Seed of the initial weights, of dropout and of the order of the data. Dropout draws anew for "
+     "each micro-batch: its masks depend on train_micro_batch_size_per_gpu, but not on the number "
+     "of ranks."},
     {"deterministic", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Sums gradients in the order of the ranks, so that results are bit-equal for every bucket "
      "size and transport."},
     {"device", KeyType::kString, "\"auto\"", "auto|cpu|cuda", KeyUse::kUsed, "", 0,
-     "Where ranks train. cuda: each rank uses the GPU whose number is its local rank. cpu: on the "
-     "CPU. auto: on GPUs if the machine has any, otherwise on the CPU."},
+     "Chooses where ranks train. cuda: each rank uses the GPU whose number is its local rank. cpu: "
+     "on the CPU. auto: on GPUs if the machine has any, otherwise on the CPU."},
     {"cuda_graphs", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
      "On GPUs, captures CUDA graphs of forward and backward of a micro-batch (stages 0 and 1) and "
      "of the update (stages 0 and 3). A graph is launched as one operation. Results do not change. "
@@ -37,7 +39,7 @@ constexpr ConfigKey kKeys[] = {
      "gives the reason."},
     {"module_buffers", KeyType::kString, "\"broadcast\"", "broadcast|average|local", KeyUse::kUsed,
      "", kIdentity,
-     "What happens to the module's buffers (BatchNorm's statistics, counters) after a step in "
+     "Says what happens to the module's buffers (BatchNorm's statistics, counters) after a step in "
      "which any rank's have changed. broadcast: all ranks take those of rank 0, as torch's "
      "DistributedDataParallel does. average: floating-point buffers become the mean over the "
      "ranks, and all others are those of rank 0. local: each rank keeps its own; evaluations and "
@@ -246,7 +248,7 @@ constexpr ConfigKey kKeys[] = {
      "use 0."},
     {"data.document_token_place", KeyType::kString, "\"end\"", "end|start", KeyUse::kUsed, "",
      kIdentity,
-     "Where the separating token is. end: it is the last token of a document, as dtrain data "
+     "Says where the separating token is. end: it is the last token of a document, as dtrain data "
      "prepare writes it. start: it is the first token, as in llm.c's FineWeb files (token 50256)."},
     // Checkpoint.
     {"checkpoint.interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "",
@@ -262,8 +264,7 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.keep_best", KeyType::kInteger, "0", "[0, 1000000]", KeyUse::kUsed, "", 0,
      "Keeps, beside the newest ones, this many checkpoints with the best value of "
      "checkpoint.best_metric. A checkpoint has the value that was logged at its step; one of a "
-     "step "
-     "without a value is none of the best. 0 keeps none for its value."},
+     "step without a value is none of the best. 0 keeps none for its value."},
     {"checkpoint.best_metric", KeyType::kString, "\"eval/loss\"", "", KeyUse::kUsed, "", 0,
      "Name of the metric that the program logs and by which checkpoint.keep_best chooses."},
     {"checkpoint.best_is", KeyType::kString, "\"smallest\"", "smallest|largest", KeyUse::kUsed, "",
@@ -279,35 +280,49 @@ constexpr ConfigKey kKeys[] = {
      "Bytes of memory that a rank may use to copy, for checkpoint.async, the weights and states "
      "that the next update changes. With fewer than they take, an update also waits until enough "
      "is written. 0 takes as many as they are, but at most a quarter of the free memory of the "
-     "node, "
-     "divided among its ranks. Copied beside it are module buffers, frozen weights, tracked "
-     "tensors, what stage 3 gathers, and what a GPU holds."},
+     "node, divided among its ranks. Module buffers, frozen weights, tracked tensors, what stage 3 "
+     "gathers and what a GPU holds are copied beside it."},
     {"checkpoint.write_rate", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Largest number of bytes a second that a rank writes of a checkpoint in the background, so "
-     "that "
-     "other users of a shared file system are not held up. It does not hold while training waits "
-     "for "
-     "the save: at the end of a run, and in an update for which checkpoint.staging_memory is too "
-     "small. 0 sets no limit."},
+     "that other users of a shared file system are not held up. The limit does not hold while "
+     "training waits for the save: at the end of a run, and in an update for which "
+     "checkpoint.staging_memory is too small. 0 sets no limit."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Folder for checkpoints. A relative path starts from the folder in which the run is started. "
      "If it is empty, checkpoints go to checkpoints/ in the run directory."},
     {"checkpoint.remote", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Second place for checkpoints, for nodes whose disks are temporary: a folder on other "
-     "storage, "
-     "or s3://bucket/prefix. Rank 0 copies each durable checkpoint there while training goes on; "
-     "if "
-     "a newer one is durable before that has begun, only the newer one is copied. The same rules "
-     "say which of them are kept. A run that resumes takes the newest checkpoint of both places. "
-     "The last checkpoint is copied before the run ends. Empty: there is none."},
+     "storage, or s3://bucket/prefix. Rank 0 copies each durable checkpoint there while training "
+     "goes on; if a newer one is durable before that has begun, only the newer one is copied. The "
+     "same rules say which of them are kept. A run that resumes takes the newest checkpoint of "
+     "both places. The last checkpoint is copied before the run ends. Empty: there is none."},
+    {"checkpoint.local_dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
+     "Folder on a disk of each host's own, which may be temporary. Each rank then writes its part "
+     "of a checkpoint there, so that a save does not cross the network. Rank 0 copies each durable "
+     "checkpoint to checkpoint.remote, or else to checkpoint.dir, while training goes on; all "
+     "hosts must reach that place. A run that resumes takes the newest checkpoint that all places "
+     "together hold whole, and ranks read from other hosts what lies there. The files are in a "
+     "folder named by the run's id. A relative path starts from the folder in which the host's "
+     "ranks are started. Empty: ranks write to checkpoint.dir."},
+    {"checkpoint.replicas", KeyType::kInteger, "0", "[0, 1]", KeyUse::kUsed, "", 0,
+     "1: while it writes to checkpoint.local_dir, each rank also sends its part of a checkpoint to "
+     "the next host, in the order of ranks, which keeps the newest one in memory. A host can then "
+     "be lost without a step that was durable. The files outlive the ranks and are removed when "
+     "the run has ended. A replica that cannot be written fails no checkpoint."},
+    {"checkpoint.replica_dir", KeyType::kString, "\"/dev/shm\"", "", KeyUse::kUsed, "", 0,
+     "Folder in memory (tmpfs) for checkpoint.replicas. A relative path starts from the folder in "
+     "which the host's ranks are started."},
+    {"checkpoint.replica_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Largest number of bytes of memory that a host may use for checkpoint.replicas. It needs two "
+     "times what the ranks of another host save: the newest whole checkpoint and the one that is "
+     "being written. A run that needs more is refused. 0: as much as is free."},
     {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
      0,
      "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "
      "Larger models are split into several files with an index. One tensor is never split."},
     {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kUsed, "", 0,
      "Keeps a journal of the steps between checkpoints, in the folder journal/ beside them, so "
-     "that "
-     "a run resumes behind its last step. Each rank writes its part of each step's reduced "
+     "that a run resumes behind its last step. Each rank writes its part of each step's reduced "
      "gradient, and a run that resumes takes the same updates again, with the same bits, on any "
      "number of ranks. \"async\": a step is durable when the next one ends, so that at most one is "
      "lost. \"sync\": it is durable when MaybeSave returns. The steps before a durable checkpoint "
@@ -328,7 +343,7 @@ constexpr ConfigKey kKeys[] = {
      "dtrain cannot read DeepSpeed's universal checkpoints. Convert them to a Hugging Face folder "
      "first."},
     {"checkpoint.use_node_local_storage", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
-     0, "Put checkpoint.dir on storage that every rank can read."},
+     0, "Set checkpoint.local_dir to a folder on each host's own disk."},
     // Precision.
     {"bf16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
      "Trains in bf16: parameters and computation are bf16. Each rank keeps an fp32 master copy of "
@@ -387,8 +402,8 @@ constexpr ConfigKey kKeys[] = {
      "head. On a CPU, FP8 is emulated, which is slow but shows the numerical effect."},
     {"fp8.scaling", KeyType::kString, "\"tensorwise\"", "tensorwise|rowwise", KeyUse::kUsed, "",
      kIdentity,
-     "Which elements share one scale. tensorwise: a whole matrix. rowwise: one row of the first "
-     "factor, or one column of the second."},
+     "Chooses which elements share one scale. tensorwise: a whole matrix. rowwise: one row of the "
+     "first factor, or one column of the second."},
     {"fp8.gradients", KeyType::kString, "\"e5m2\"", "e5m2|e4m3", KeyUse::kUsed, "", kIdentity,
      "FP8 format of gradients. Weights and activations are always e4m3."},
     {"data_types.grad_accum_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kRefused,

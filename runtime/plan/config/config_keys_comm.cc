@@ -20,8 +20,8 @@ constexpr ConfigKey kCommKeys[] = {
      "comm.timeout_s, every call gets comm.timeout_s."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
-     "How ranks exchange data in host memory. auto: shared memory inside a host; between hosts "
-     "RDMA (RoCE v2 or InfiniBand) if every rank has an active port that reaches the others, "
+     "Chooses how ranks exchange data in host memory. auto: shared memory inside a host; between "
+     "hosts RDMA (RoCE v2 or InfiniBand) if every rank has an active port that reaches the others, "
      "otherwise TCP. shm: shared memory inside a host and TCP between hosts. tcp: TCP everywhere. "
      "rdma: shared memory inside a host and RDMA between hosts, or an error if RDMA does not work. "
      "nccl is refused: ranks on GPUs use NCCL without being told."},
@@ -70,11 +70,11 @@ constexpr ConfigKey kCommKeys[] = {
      "Largest number of bytes of user memory that a rank keeps registered (and so pinned) for "
      "later messages. 0 copies all messages from such memory through a buffer."},
     {"comm.bucket_tuning", KeyType::kString, "\"auto\"", "auto|on|off", KeyUse::kUsed, "", 0,
-     "Whether dtrain measures the first ten steps at stage 0 and chooses the size of gradient "
-     "buckets from them, up to zero_optimization.reduce_bucket_size. auto: only if messages leave "
-     "the host. If deterministic is true, results do not depend on the choice; otherwise the last "
-     "bits of the gradient norm may depend on it. It needs zero_optimization.overlap_comm and "
-     "does not work with comm.compression."},
+     "Chooses whether dtrain measures the first ten steps at stage 0 and chooses the size of "
+     "gradient buckets from them, up to zero_optimization.reduce_bucket_size. auto: only if "
+     "messages leave the host. If deterministic is true, results do not depend on the choice; "
+     "otherwise the last bits of the gradient norm may depend on it. It needs "
+     "zero_optimization.overlap_comm and does not work with comm.compression."},
     {"comm.wire_dtype", KeyType::kString, "null", "fp32|bf16|fp16", KeyUse::kUsed, "", 0,
      "Type in which gradients are sent. Sums are always fp32. fp16 has 3 more bits of precision "
      "than bf16, but a step is skipped if a sum is above 65,504. If it is not set, it is "

@@ -130,11 +130,11 @@ constexpr ConfigKey kZeroKeys[] = {
      "dtrain gathers hierarchically between nodes by itself. See zero_hpz_partition_size."},
     {"zero_optimization.offload_optimizer.device", KeyType::kString, "\"none\"", "none|cpu|nvme",
      KeyUse::kUsed, "", 0,
-     "Where optimizer states and fp32 master weights are stored, from stage 1 on. none: beside the "
-     "weights. cpu: in a second buffer of host memory (pinned if the rank trains on a GPU). nvme: "
-     "in a file in nvme_path. Offloaded states stream through a few buffers during the update. "
-     "Results do not change. If the rank trains on a GPU, the host computes the update, and "
-     "gradients and new weights go through pinned buffers. A program's own optimizer always "
+     "Chooses where optimizer states and fp32 master weights are stored, from stage 1 on. none: "
+     "beside the weights. cpu: in a second buffer of host memory (pinned if the rank trains on a "
+     "GPU). nvme: in a file in nvme_path. Offloaded states stream through a few buffers during the "
+     "update. Results do not change. If the rank trains on a GPU, the host computes the update, "
+     "and gradients and new weights go through pinned buffers. A program's own optimizer always "
      "updates on the host."},
     {"zero_optimization.offload_optimizer.nvme_path", KeyType::kString, "null", "", KeyUse::kUsed,
      "", 0,

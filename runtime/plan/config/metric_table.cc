@@ -91,6 +91,10 @@ constexpr MetricName kMetrics[] = {
     {"ckpt/remote_failed", "-",
      "Number of copies to checkpoint.remote that have failed so far; the line says why.", kRank0,
      "every failed copy", ""},
+    {"ckpt/replicas_lacking", "-",
+     "Number of checkpoints so far whose replicas (checkpoint.replicas) are not whole; the line "
+     "says why.",
+     kRank0, "when that happens", ""},
     {"journal/bytes", "bytes",
      "What this rank wrote into the step journal since the last such line.", kAll,
      "every checkpoint with checkpoint.journal", ""},

@@ -53,8 +53,8 @@ constexpr struct {
     {VariableGroup::kRank,
      "## Variables that launchers set\n\nThese variables tell a program which rank it is. `dtrain "
      "launch` and torchrun set RANK and the\nvariables below it. Those that start with OMPI, PMI, "
-     "MPI or SLURM come from Open MPI, MPICH or\nSlurm. Set them by hand only if you start ranks "
-     "without a launcher.\n\n"},
+     "MPI or SLURM come from Open MPI, MPICH or\nSlurm, those that start with LWS or JOB from "
+     "Kubernetes. Set them by hand only if you start\nranks without a launcher.\n\n"},
     {VariableGroup::kLibrary,
      "## Variables that dtrain sets for other libraries\n\nThe default is the value that dtrain "
      "sets.\n\n"},

@@ -22,7 +22,7 @@ constexpr double kActivationsSure = 0.9;
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
   return plan.states() + plan.buckets + plan.live + plan.codes + plan.rounding +
-         kActivationsSure * plan.activations;
+         kActivationsSure * plan.activations + (request.states_on_host ? 0 : plan.replicas);
 }
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
@@ -104,6 +104,11 @@ std::string CodesText(const MemoryRequest& request) {
   return PlanMemory(request).codes == 0 ? "" : ", FP8 codes of weights";
 }
 
+std::string ReplicasText(const MemoryRequest& request) {
+  const double bytes = request.states_on_host ? 0 : PlanMemory(request).replicas;
+  return bytes == 0 ? "" : absl::StrCat(", replicas (checkpoint.replicas) of ", Gigabytes(bytes));
+}
+
 }  // namespace
 
 double LeastAvailable(absl::Span<const RankMemory> ranks) {
@@ -131,12 +136,14 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
           ? ""
           : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
                             request.micro_batch, request.sequence_length);
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "weights, gradients and optimizer states of %.1f million parameters%s%s%s take %s on each of "
-      "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, FrozenText(request), CodesText(request), activations,
-      Gigabytes(needed), request.world_size, request.world_size == 1 ? "" : "s", request.zero_stage,
-      Gigabytes(available), Remedy(request, available)));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("weights, gradients and optimizer states of %.1f million parameters%s%s%s%s "
+                      "take %s on each of "
+                      "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
+                      request.model.parameters * 1e-6, FrozenText(request), CodesText(request),
+                      ReplicasText(request), activations, Gigabytes(needed), request.world_size,
+                      request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
+                      Remedy(request, available)));
 }
 
 absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {

@@ -23,7 +23,7 @@ constexpr double kFp8Codes = 2;          // One of the weights, one transposed; 
 // Buffers of gathers under way (shard/quantized_on_host.h). A GPU needs one: a stream orders them.
 constexpr int kPackedSlots = 4;
 constexpr int64_t kWorldMax = int64_t{1} << 20;
-// What a GPU's shareable memory comes in (comm/nccl/plugin/shareable_memory.h).
+// The unit in which a GPU gives shareable memory (comm/nccl/plugin/shareable_memory.h).
 constexpr double kGranule = 2 << 20;
 // Buffers in which stages 2 and 3 stage gradients.
 constexpr int kGradientSlots = 2;
@@ -352,6 +352,7 @@ void ReadInto(const Config& config, MemoryRequest& request) {
   request.keeps_codes =
       config.Find("fp8.enabled")->get<bool>() && config.gradient_accumulation_steps() > 1;
   request.moment_bytes = MomentBytes(config.optimizer());
+  request.replicas = config.checkpoint_replicas() > 0;
   if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
     request.offload_buffers =
         config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
@@ -393,6 +394,12 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
   plan.rounding = GpuRounding(request, value_bytes, bucket);
   if (!request.training) {
     return plan;
+  }
+  if (request.replicas && request.world_size > 1) {
+    const double saved =
+        value_bytes * weights + model.frozen_bytes +
+        (request.moment_bytes + (value_bytes < kFp32 ? kFp32 : 0)) * model.parameters;
+    plan.replicas = 2 * saved / ranks;
   }
   plan.gradients = kFp32 * held(2);
   plan.moments = request.moment_bytes * held(1);

@@ -92,7 +92,8 @@ struct MemoryRequest {
   // through are in the host's memory or in files. int8 blocks then need less memory, since a stream
   // orders them.
   bool states_on_host = false;
-  bool training = true;  // False: weights alone, for inference.
+  bool training = true;   // False: weights alone, for inference.
+  bool replicas = false;  // checkpoint.replicas.
 };
 
 // Takes from `config` all but the model's shape, its batch and the world size. REQUIRES: the number
@@ -115,6 +116,8 @@ struct MemoryPlan {
   double offloaded = 0;        // Moments and master in a far tier: in none of the sums.
   double host = 0;             // Host memory of a rank on a GPU: in none of the sums.
   double far_activations = 0;  // Recomputed segments' inputs in a far tier: in no sum.
+  // Host memory for two snapshots of what a rank of another host saves: in no sum.
+  double replicas = 0;
 
   double states() const { return values + gradients + master + moments; }
   double total() const {

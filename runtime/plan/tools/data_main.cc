@@ -88,7 +88,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Writes token files for training and shows what is in them.", "dtrain data");
   app.footer(
       "Examples:\n"
-      "  dtrain data prepare --out data            from the C headers of /usr/include\n"
+      "  dtrain data prepare --out data            from the headers in /usr/include\n"
       "  dtrain data prepare --out data ~/books    from every text file in a folder\n"
       "  dtrain data show data/train.bin");
   app.require_subcommand(1);
@@ -96,7 +96,7 @@ int Main(int argc, char** argv) {
   PrepareArguments prepare;
   CLI::App* prepare_app = app.add_subcommand(
       "prepare",
-      "Write train.bin and val.bin from text files. Every byte is a token (vocabulary 256).");
+      "Write train.bin and val.bin from text files; every byte is a token (vocabulary 256)");
   prepare_app->footer("Example:\n  dtrain data prepare --out data --ext txt,md ~/books");
   prepare_app->add_option("FOLDERS", prepare.options.folders,
                           "Folders with text files. Default: /usr/include, with --ext "

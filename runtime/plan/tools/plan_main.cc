@@ -96,6 +96,10 @@ void PrintPlan(const MemoryRequest& request) {
     std::printf("  %-13s %12s  (offloaded states and their buffers)\n", "host memory",
                 Size(plan.host).c_str());
   }
+  if (plan.replicas > 0) {
+    std::printf("  %-13s %12s  (checkpoint.replicas, host memory outside the total)\n", "replicas",
+                Size(plan.replicas).c_str());
+  }
 }
 
 // Bytes of weights, gradients, masters and moments a parameter when nothing is divided.

@@ -1,5 +1,5 @@
-// Which buckets of a sharded gradient are reduced in one call, and what that saves NCCL: for the
-// plan of a model of 3e9 parameters, and in steps over the fakes.
+// Several buckets of a sharded gradient are reduced in one call. The tests look at which, and at
+// what that saves NCCL: for the plan of a model of 3e9 parameters, and in steps over the fakes.
 #include "runtime/plan/layout/coalesced_buckets.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// What a job sets in LibTorch, in a process of its own: the settings are the process's.
+// Tests what a job sets in LibTorch. They have a process of their own, because the settings are the
+// process's.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -46,7 +47,7 @@ TEST(LibTorchSettingsTest, NoTensorIsFilledBeforeItIsWritten) {
   }
 }
 
-// What the test above looks for: LibTorch does fill tensors where nobody turns it off.
+// The test above would see it: LibTorch does fill tensors where nobody turns that off.
 TEST(LibTorchSettingsTest, LibTorchsOwnDeterministicModeFillsThem) {
   const auto results = testing::RunRanks({.size = 1}, [](testing::RankContext&) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);

@@ -107,10 +107,10 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
   ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({})).ok());
   TakeStep(path);
   const std::pair<const char*, const char*> keys[] = {
-      {"model", "its checkpoints are of one model with all of its settings, dropout too; a new "},
+      {"model", "its checkpoints are of one model with its settings, shares of dropout aside; a "},
       {"model.hidden_size", "its checkpoints are of one model"},
-      {"optimizer.type", "its checkpoints fit no other value"},
-      {"bf16.enabled", "its checkpoints fit no other value"},
+      {"optimizer.type", "its checkpoints hold the states of one optimizer"},
+      {"bf16.enabled", "its checkpoints hold the weights in the type that it chooses"},
       {"seed", "its checkpoints hold a position in the data"},
       {"train_steps", "may change whenever a run is resumed; leave the option out"},
       {"optimizer.params.l", "unknown key; nearest known key: \"optimizer.params.lr\""}};
@@ -120,13 +120,14 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
     EXPECT_THAT(std::string(run.status().message()), HasSubstr(says)) << key;
   }
   // The refusal of a changed value has the same reason, and what can be done.
-  const auto dropout = PrepareRunDirectory({.path = path}, Make({"model.attn_pdrop=0.2"}));
+  const auto heads = PrepareRunDirectory({.path = path}, Make({"model.heads=2"}));
   EXPECT_THAT(
-      std::string(dropout.status().message()),
-      HasSubstr("model.attn_pdrop was absent, now 0.2, which a resumed run must keep, because "
-                "its checkpoints are of one model with all of its settings, dropout too; a "
-                "new run can start from their weights (the folder model/ of a checkpoint); "
-                "set it back, choose another by --run-dir DIR"));
+      std::string(heads.status().message()),
+      HasSubstr(
+          "model.heads was absent, now 2, which a resumed run must keep, because its "
+          "checkpoints are of one model with its settings, shares of dropout aside; a new run "
+          "can start from their weights (the folder model/ of a checkpoint); set it back, "
+          "choose another by --run-dir DIR"));
   const auto power = PrepareRunDirectory({.path = path}, Make({"fp16.initial_scale_power=8"}));
   EXPECT_THAT(std::string(power.status().message()),
               HasSubstr("the scale of the first step alone"));
@@ -139,6 +140,36 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
                                         Make({"optimizer.params.lr=0.5", "model.layers=3"}));
   EXPECT_THAT(std::string(both.status().message()), HasSubstr("model.layers was absent, now 3"));
   EXPECT_THAT(std::string(both.status().message()), ::testing::Not(HasSubstr("--accept-change")));
+}
+
+// It has no weights and no states; the settings beside it stay what they were.
+TEST_F(RunDirectoryTest, AShareOfDropoutMayChangeByItsName) {
+  const std::string path = root_ + "/run";
+  const std::string lora = "finetune.lora.lora_dropout";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"model.hidden_size=8", lora + "=0"})).ok());
+  TakeStep(path);
+  const Config changed = Make({"model.hidden_size=8", "model.attn_pdrop=0.25", lora + "=0.5"});
+  const auto refused = PrepareRunDirectory({.path = path}, changed);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("model.attn_pdrop was absent, now 0.25; accept it by --accept-change "
+                        "model.attn_pdrop --accept-change finetune.lora.lora_dropout, choose"));
+  const auto half =
+      PrepareRunDirectory({.path = path, .accept_changes = {"model.attn_pdrop"}}, changed);
+  EXPECT_THAT(std::string(half.status().message()),
+              HasSubstr("finetune.lora.lora_dropout was 0, now 0.5; accept it by"));
+  const auto shape =
+      PrepareRunDirectory({.path = path, .accept_changes = {"model.attn_pdrop", lora}},
+                          Make({"model.hidden_size=16", "model.attn_pdrop=0.25", lora + "=0.5"}));
+  EXPECT_THAT(std::string(shape.status().message()), HasSubstr("model.hidden_size was 8, now 16"));
+  const auto resumed =
+      PrepareRunDirectory({.path = path, .accept_changes = {"model.attn_pdrop", lora}}, changed);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  ASSERT_EQ(resumed->accepted_now, 2U);
+  EXPECT_EQ(resumed->accepted_changes[0]["key"], "model.attn_pdrop");
+  EXPECT_TRUE(resumed->accepted_changes[0]["was"].is_null());
+  EXPECT_EQ(resumed->accepted_changes[0]["now"], 0.25);
+  EXPECT_EQ(resumed->accepted_changes[1]["key"], lora);
+  EXPECT_EQ(resumed->accepted_changes[1]["was"], 0);
 }
 
 TEST_F(RunDirectoryTest, FreshMovesTheOldRunAsideAndLosesNothing) {

@@ -42,6 +42,9 @@ TEST(StopSignalTest, EachIsKept) {
   }
 }
 
+// Schedulers warn by it before they take a node away.
+TEST(StopSignalTest, Sigusr1CountsAsSigterm) { EXPECT_EQ(EndAfter(SIGUSR1, SIG_DFL), SIGTERM); }
+
 TEST(StopSignalTest, SighupStaysIgnoredUnderNohupAndTheOthersStop) {
   EXPECT_EQ(EndAfter(SIGHUP, SIG_IGN), 0);
   EXPECT_EQ(EndAfter(SIGTERM, SIG_IGN), SIGTERM);

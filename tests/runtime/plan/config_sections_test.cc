@@ -267,6 +267,20 @@ TEST(ConfigSectionsTest, WhereAValueComesFromIsKept) {
   EXPECT_EQ(plain.OriginOf("comm.wire_dtype"), ConfigOrigin::kDefault);
 }
 
+TEST(ConfigSectionsTest, AutoOfAKeyWithoutADefaultIsNone) {
+  EXPECT_THAT(
+      Parsed(R"({"train_batch_size": 8, "activation_checkpointing": {"nvme_path": "auto"}})")
+          .warnings(),
+      Contains(HasSubstr("activation_checkpointing.nvme_path is \"auto\": dtrain takes none, "
+                         "the default")));
+  // A schedule that does not end has no number of steps.
+  EXPECT_THAT(Parsed(R"({"train_batch_size": 8, "scheduler": {"type": "WarmupLR",
+                         "params": {"total_num_steps": "auto"}}})")
+                  .warnings(),
+              Contains(HasSubstr("scheduler.params.total_num_steps is \"auto\": dtrain takes none, "
+                                 "the default")));
+}
+
 TEST(ConfigSectionsTest, PredivisionIsTheWorldOrTheFactor) {
   const auto of = [](const std::string& text) {
     return Config::Parse(text, "run.json", {}, 4)->gradient_predivision();

@@ -8,6 +8,7 @@
 namespace dtrain::config_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -201,6 +202,20 @@ TEST(ConfigTest, OffloadedWeightsNeedStageThreeAndAFolder) {
                                       {"stage": 3, "offload_param": {"device": "nvme"}}})")
                               .message()),
               HasSubstr("needs zero_optimization.offload_param.nvme_path"));
+}
+
+TEST(ConfigTest, ReplicasNeedADiskOfEachHost) {
+  EXPECT_THAT(
+      std::string(Failure(R"({"train_batch_size": 8, "checkpoint": {"replicas": 1}})").message()),
+      HasSubstr("checkpoint.replicas 1 needs checkpoint.local_dir"));
+}
+
+TEST(ConfigTest, AnObjectStoreIsBehindAFolderAndNotInItsPlace) {
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
+                                      "checkpoint": {"dir": "s3://bucket/run"}})")
+                              .message()),
+              AllOf(HasSubstr("checkpoint.dir is \"s3://bucket/run\"; allowed: a folder"),
+                    HasSubstr("set checkpoint.remote")));
 }
 
 TEST(ConfigTest, ASecondShardingNeedsStageThreeAndADivisorOfTheWorld) {
@@ -444,44 +459,6 @@ TEST(ConfigTest, ConsoleColumnsAreThoseOfTheLineAndMetricsOfTheProgram) {
   EXPECT_THAT(short_typo.warnings(), ElementsAre(HasSubstr("did you mean \"loss\"?")));
   const Config typo = Parsed(R"({"train_batch_size": 8, "metrics": {"console": "grad_nrom"}})");
   EXPECT_THAT(typo.warnings(), ElementsAre(HasSubstr("did you mean \"grad_norm\"?")));
-}
-
-TEST(ConfigTest, IdentityIgnoresLengthIntervalsAndTheSplitOverRanks) {
-  const char* text = R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR"},
-                         "model": {"layers": 4, "heads": 2}})";
-  const Config base = Parsed(text, {}, 2);
-  for (const char* set :
-       {"train_steps=7", "eval_interval=3", "metrics.interval=2", "comm.timeout_s=9",
-        "checkpoint.interval=5", "train_micro_batch_size_per_gpu=1"}) {
-    const Config other = Parsed(text, {set}, 4);
-    EXPECT_EQ(base.identity_hash(), other.identity_hash()) << set;
-    EXPECT_EQ(other.IdentityDifference(base.values_in_force()), std::nullopt) << set;
-  }
-  // The order of the keys of the user's part says nothing.
-  EXPECT_EQ(base.identity_hash(),
-            Parsed(R"({"model": {"heads": 2, "layers": 4}, "train_batch_size": 8,
-                       "scheduler": {"type": "WarmupCosineLR"}})")
-                .identity_hash());
-}
-
-TEST(ConfigTest, IdentityNamesTheFirstDifferingKey) {
-  const char* text = R"({"train_micro_batch_size_per_gpu": 4, "model": {"layers": 4}})";
-  const Config base = Parsed(text, {}, 2);
-  const struct {
-    const char* set;
-    const char* says;
-  } cases[] = {{"optimizer.params.lr=0.5", "optimizer.params.lr was 0.001, now 0.5"},
-               {"model.layers=6", "model.layers was 4, now 6"},
-               {"model.heads=6", "model.heads was absent, now 6"},
-               {"seed=5", "seed was 1234, now 5"},
-               {"data.sequence_length=8", "data.sequence_length was 1024, now 8"}};
-  for (const auto& c : cases) {
-    const Config other = Parsed(text, {c.set}, 2);
-    EXPECT_NE(base.identity_hash(), other.identity_hash()) << c.set;
-    EXPECT_EQ(other.IdentityDifference(base.values_in_force()), c.says);
-  }
-  EXPECT_EQ(Parsed(text, {}, 3).IdentityDifference(base.values_in_force()),
-            "train_batch_size was 8, now 12");
 }
 
 }  // namespace

@@ -469,6 +469,11 @@ TEST(DeepSpeedDocumentsTest, OnlyADocumentOfDeepSpeedsIsToldOfClipping) {
               IsEmpty());
   EXPECT_THAT(Config::Parse(R"({"train_batch_size": 8})", "run.json", {}, 1)->Summary(),
               HasSubstr("gradient_clipping"));
+  // An older spelling is DeepSpeed's alone.
+  EXPECT_THAT(
+      Config::Parse(R"({"train_batch_size": 8, "bfloat16": {"enabled": false}})", "run.json", {}, 1)
+          ->warnings(),
+      Contains(HasSubstr("gradient_clipping is not set")));
 }
 
 }  // namespace

@@ -85,6 +85,12 @@ TEST(ParamLayoutTest, NamesTheFirstDifferingTensor) {
               HasSubstr("rank 0 has mesh dp_replicate=2"));
 }
 
+TEST(ParamLayoutTest, AMeshIsOfOneRankUnlessItSaysOtherwise) {
+  EXPECT_EQ(Mesh().world_size(), 1);
+  EXPECT_EQ((Mesh{.dp_replicate = 2, .dp_shard = 3}).world_size(), 6);
+  EXPECT_EQ((Mesh{.tp = 2, .cp = 3, .pp = 5}).world_size(), 30);
+}
+
 TEST(ParamLayoutTest, RefusesWhatItCannotPlace) {
   const auto message = [](const std::vector<ParamSpec>& parameters, const Mesh& mesh = {}) {
     return std::string(ParamLayout::Create(parameters, mesh).status().message());

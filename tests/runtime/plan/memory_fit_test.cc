@@ -11,6 +11,7 @@ namespace dtrain::plan::memory_fit_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
@@ -83,6 +84,18 @@ TEST(MemoryFitTest, Fp8CodesOfWeightsAreCountedAndNamed) {
   EXPECT_TRUE(CheckStatesFit(request, 18e6).ok());
   EXPECT_THAT(std::string(CheckStatesFit(request, 17.9e6).message()),
               HasSubstr("of 1.0 million parameters, FP8 codes of weights take 0.018 GB on each"));
+}
+
+TEST(MemoryFitTest, ReplicasAreCountedAndNamedWhereStatesAreInHostMemory) {
+  MemoryRequest request = OfMillion(0, 4);
+  request.replicas = true;
+  EXPECT_TRUE(CheckStatesFit(request, 22e6).ok());
+  EXPECT_THAT(
+      std::string(CheckStatesFit(request, 21.9e6).message()),
+      HasSubstr("of 1.0 million parameters, replicas (checkpoint.replicas) of 0.006 GB take "
+                "0.022 GB on each"));
+  request.states_on_host = true;  // On a GPU.
+  EXPECT_THAT(std::string(CheckStatesFit(request, 1).message()), Not(HasSubstr("replicas")));
 }
 
 TEST(MemoryFitTest, FrozenParametersOfOtherTypesStayWholeAtEveryStage) {

@@ -357,6 +357,19 @@ TEST(MemoryPlan, TheLossTakesAChunksLogitsAndGradientsHoweverManyTokens) {
       << "all tokens at once, and a product that adds to fp32 as it is";
 }
 
+TEST(MemoryPlan, ReplicasAreTwoSnapshotsOfARanksPart) {
+  for (const int stage : {0, 3}) {
+    MemoryRequest request = Of(12e6, Kind::kBFloat16, stage, 4);
+    EXPECT_EQ(PlanMemory(request).replicas, 0);
+    const double total = PlanMemory(request).total();
+    request.replicas = true;
+    EXPECT_DOUBLE_EQ(PlanMemory(request).replicas, 2 * (2 + 4 + 8) * 12e6 / 4);
+    EXPECT_DOUBLE_EQ(PlanMemory(request).total(), total);
+    request.world_size = 1;  // There is no other host.
+    EXPECT_EQ(PlanMemory(request).replicas, 0);
+  }
+}
+
 TEST(MemoryPlan, TheSmallestWorldFitsAndOneLessDoesNot) {
   for (const int stage : {1, 2, 3}) {
     for (const double memory : {1e9, 3e9, 7e9}) {
@@ -415,8 +428,8 @@ TEST(ModelShape, ItsTensorsAreAllOfItsParameters) {
   EXPECT_EQ(sums(gpt2), std::pair(124439808.0, 124439808.0));
 }
 
-// Of each layer: both norms and two biases of the hidden size (six vectors), the biases of q, k and
-// v together and of the MLP's wider side; and the last norm.
+// Each layer has both norms and two biases of the hidden size (six vectors), the biases of q, k and
+// v together, and that of the MLP's wider side; the last norm comes on top.
 TEST(ModelShape, TheSmallTensorsOfGpt2AreItsVectors) {
   const auto shape = ModelShapeFrom({{"model_type", "gpt2"},
                                      {"n_embd", 768},

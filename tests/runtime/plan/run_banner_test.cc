@@ -1,5 +1,8 @@
 #include "runtime/plan/run_banner.h"
 
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -55,6 +58,24 @@ TEST(RunBanner, SaysWhatARunIs) {
           Pair("checkpoints",
                "every 100 steps and at the end, the newest 3 kept, in runs/gpt/checkpoints"),
           Pair("records", "config.json and metrics/rank-0.jsonl in runs/gpt")));
+}
+
+TEST(RunBanner, SaysWhereLocalCheckpointsGo) {
+  const auto place = [](const char* keys) {
+    const std::string text = absl::StrCat(R"({"train_batch_size": 1, "checkpoint": {)", keys, "}}");
+    const Banner banner = RunBanner(Parsed(text.c_str(), 1), Facts());
+    for (const auto& [name, row] : banner.rows) {
+      if (name == "checkpoints") {
+        return row;
+      }
+    }
+    return std::string();
+  };
+  EXPECT_THAT(place(R"("local_dir": "/disk")"),
+              ::testing::EndsWith(", in /disk of each host, copied to runs/gpt/checkpoints"));
+  EXPECT_THAT(place(R"("local_dir": "/disk", "replicas": 1, "remote": "s3://b/p")"),
+              ::testing::EndsWith(
+                  ", in /disk of each host and the memory of the next, copied to s3://b/p"));
 }
 
 TEST(RunBanner, LeavesOutWhatIsNotKnown) {

@@ -81,6 +81,15 @@ TEST_F(UnitOrderTest, WhatTheRecordHasBehindTheLastPlaceComesAtTheEnd) {
   EXPECT_THAT(EndPass(), ElementsAre(Open(0), Open(1)));
 }
 
+TEST_F(UnitOrderTest, BehindAPassTheNextOneOfItsKindBegins) {
+  Record();
+  ExpectRecord();
+  EXPECT_THAT(EndPass(), IsEmpty());
+  EXPECT_THAT(Come(kIn), IsEmpty());
+  EXPECT_FALSE(order_.wants_ends()) << "it is on the record";
+  EXPECT_THAT(Come(kOut), ElementsAre(Open(0)));
+}
+
 TEST_F(UnitOrderTest, APassInWhichNothingIsReadOpensNothing) {
   Record();
   order_.Begin(Pass::kTraining);

@@ -116,7 +116,8 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu* gpu, Outcome& 
   const at::Tensor buffer = net.mean.to(at::kFloat).contiguous();
   outcome.buffers.assign(buffer.const_data_ptr<float>(),
                          buffer.const_data_ptr<float>() + buffer.numel());
-  if (const int64_t done = engine->state().updates + engine->state().skipped; done != way.steps) {
+  if (const int64_t done = engine->state().progress.updates + engine->state().progress.skipped;
+      done != way.steps) {
     return absl::InternalError(absl::StrCat(done, " steps are accounted for"));
   }
   const Job::State& state = job->state();
