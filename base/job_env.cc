@@ -299,7 +299,9 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
   }
   DT_ASSIGN_OR_RETURN(job.attempt, reader.Integer(env::kAttempt, 0, 1 << 20, 0));
   if (!reader.Has(env::kAttempt)) {
-    DT_ASSIGN_OR_RETURN(job.attempt, reader.Integer("TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0));
+    const char* const restarts =
+        job.source == LaunchSource::kSlurm ? "SLURM_RESTART_COUNT" : "TORCHELASTIC_RESTART_COUNT";
+    DT_ASSIGN_OR_RETURN(job.attempt, reader.Integer(restarts, 0, 1 << 20, 0));
   }
   DT_ASSIGN_OR_RETURN(job.token_fd, reader.Integer(env::kTokenFd, 3, 1 << 20, -1));
   job.token_file = reader.Text(env::kTokenFile);

@@ -38,7 +38,10 @@ set(PC_LIBS "-L\${torch}/lib -Wl,-rpath,\${torch}/lib")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/dtrain.pc.in ${PROJECT_BINARY_DIR}/generated/dtrain.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/generated/dtrain.pc DESTINATION lib/pkgconfig)
 
-# The configurations that `dtrain train` starts from, and a project to copy.
+# The configurations that `dtrain train` starts from, a project to copy, and a batch script and manifests.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/configs DESTINATION share/dtrain)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/minimal DESTINATION share/dtrain/examples)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/minimal ${PROJECT_SOURCE_DIR}/examples/cluster
+        DESTINATION share/dtrain/examples)
+# Run by hand with a Python that has torch; no program of dtrain starts it.
+install(FILES ${PROJECT_SOURCE_DIR}/tools/convert_checkpoint.py DESTINATION share/dtrain/tools)
 install(FILES ${PROJECT_BINARY_DIR}/lib/dtrain/torch DESTINATION lib/dtrain OPTIONAL)  # The link itself.

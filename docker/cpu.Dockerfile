@@ -12,7 +12,7 @@ RUN ./dev package --only wheel
 
 FROM debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates python3-venv \
+    && apt-get install -y --no-install-recommends ca-certificates libcurl4 liburing2 python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/dtrain
 # torch as ./dev deps installed it: LibTorch and the libraries of its CPU half, without the CUDA wheels.

@@ -22,7 +22,7 @@ RUN DTRAIN_CUDA=ON ./dev package --only wheel && test -e build/release/lib/libdt
 
 FROM debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates python3-venv \
+    && apt-get install -y --no-install-recommends ca-certificates libcurl4 liburing2 python3-venv \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/dtrain
 COPY --from=build /opt/src/dist/ /tmp/dist/

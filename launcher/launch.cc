@@ -11,6 +11,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/console/terminal.h"
 #include "base/file.h"
@@ -19,7 +21,10 @@
 #include "base/status.h"
 #include "base/system/move_aside.h"
 #include "base/version.h"
+#include "launcher/cluster/slurm_step.h"
 #include "launcher/config_check.h"
+#include "launcher/hosts/starter.h"
+#include "launcher/jobs/job_registry.h"
 #include "launcher/machine.h"
 #include "launcher/nodes/rendezvous.h"
 #include "launcher/nodes/token.h"
@@ -50,6 +55,37 @@ std::string RandomRunId() {
     absl::StrAppendFormat(&id, "%02x", byte);
   }
   return id;
+}
+
+absl::StatusOr<int> RanksHere(const LaunchOptions& options) {
+  if (options.ranks_by_gpus) {
+    return std::max(1, options.place->gpus >= 0 ? options.place->gpus : GpuCount());
+  }
+  return RanksOnNode(options.ranks_per_node, CpuCount(), GpuCount());
+}
+
+// A job that Slurm has started again goes on where it was: --fresh was for its first start.
+int FirstAttempt(const LaunchOptions& options) {
+  return options.place.has_value() ? options.place->restarts : 0;
+}
+
+// The name of this start of a Slurm step, for a file.
+std::string StartOf(const NodePlace& place) {
+  return absl::StrCat(absl::StrReplaceAll(place.source, {{" ", "-"}}), ".", place.restarts);
+}
+
+// Says where the numbers come from, unless the launcher that started this step has said it.
+void SayPlace(const LaunchOptions& options) {
+  if (!options.place.has_value() || options.nodes == 1 || options.quiet) {
+    return;
+  }
+  const NodePlace& place = *options.place;
+  const bool in_step = place.is_slurm && !place.starts_step;
+  if (!in_step || (options.node_rank == 0 && options.token_file != kTokenOnInput)) {
+    const std::string line =
+        DescribePlace(place, options.nodes, options.node_rank, options.rendezvous);
+    std::fprintf(stderr, "dtrain: %s\n", line.c_str());
+  }
 }
 
 int Fail(const absl::Status& status) {
@@ -88,23 +124,27 @@ std::string SavesText(const Reporter::Saves& saves) {
 // that fork or block signals come before those that start threads.
 class Launch {
  public:
-  Launch(const LaunchOptions& options, const Environment& environment)
-      : options_(options), environment_(environment) {}
+  Launch(const LaunchOptions& options, const Environment& environment, const NodeStart* start)
+      : options_(options), environment_(environment), start_(start) {}
 
   absl::Status Prepare();
   int Run();
 
  private:
+  absl::Status TakeKey();
   absl::StatusOr<int> ReadyRunDirectory(int attempt, int world_size) const;
   absl::Status OpenRunDirectory(const std::string& run_id);
   absl::StatusOr<AttemptResult> RunAttempt(int attempt);
   RankPlan Bindings() const;
   void ShowOutputs(Attempt& attempt);
   void Announce(const Attempt& attempt) const;
+  void Register(const Attempt& attempt);
+  void Serving(const comm::Endpoint& endpoint);
   std::optional<int> AfterFailure(const AttemptResult& result, int attempt);
 
-  const LaunchOptions& options_;
+  LaunchOptions options_;
   const Environment& environment_;
+  const NodeStart* const start_;  // Null: no other host started this node.
   std::string program_;
   std::string run_dir_;  // The path as the user wrote it, for messages.
   std::string log_dir_;
@@ -114,9 +154,11 @@ class Launch {
   std::optional<TempDir> folder_;
   std::optional<Guard> guard_;
   std::optional<AgentSocket> socket_;
+  std::optional<SharedToken> shared_token_;
   std::optional<comm::JobKey> key_;
   UniqueFd token_;
   std::unique_ptr<Reporter> reporter_;
+  std::optional<JobEntry> entry_;  // By which `dtrain ps` finds this job.
   int bug_restarts_ = 0;
   int without_progress_ = 0;
   int64_t checkpoint_ = -1;  // The last step of which a checkpoint was committed.
@@ -158,15 +200,30 @@ absl::Status Launch::OpenRunDirectory(const std::string& run_id) {
   return absl::OkStatus();
 }
 
-absl::Status Launch::Prepare() {
-  DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
-  DT_ASSIGN_OR_RETURN(local_ranks_, RanksOnNode(options_.ranks_per_node, CpuCount(), GpuCount()));
-  if (options_.token_file.empty()) {
+absl::Status Launch::TakeKey() {
+  constexpr absl::Duration kInputTime = absl::Minutes(1);
+  if (start_ != nullptr) {
+    key_ = start_->key;
+  } else if (options_.token_file == kTokenOnInput) {
+    DT_ASSIGN_OR_RETURN(key_, TokenFromInput(Deadline::After(kInputTime)));
+  } else if (!options_.token_file.empty()) {
+    DT_ASSIGN_OR_RETURN(key_, comm::JobKey::FromFile(options_.token_file));
+  } else if (options_.nodes == 1) {
     DT_ASSIGN_OR_RETURN(key_, comm::JobKey::Generate());
   } else {
-    DT_ASSIGN_OR_RETURN(key_, comm::JobKey::FromFile(options_.token_file));
+    shared_token_.emplace(run_dir_, StartOf(*options_.place));
+    DT_ASSIGN_OR_RETURN(key_, options_.node_rank == 0
+                                  ? shared_token_->Create()
+                                  : shared_token_->Await(Deadline::After(options_.join_timeout)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Launch::Prepare() {
+  DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
+  DT_ASSIGN_OR_RETURN(local_ranks_, RanksHere(options_));
   run_dir_ = RunDirOf(options_);
+  DT_RETURN_IF_ERROR(TakeKey());
   log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
   run_id_ = options_.rendezvous_id.empty() ? RandomRunId() : options_.rendezvous_id;
   DT_ASSIGN_OR_RETURN(signals_, SignalSource::Create(options_.signals));
@@ -224,6 +281,25 @@ void Launch::Announce(const Attempt& attempt) const {
                              {"program", attempt.program}});
 }
 
+// A job that cannot be found is trained all the same.
+void Launch::Register(const Attempt& attempt) {
+  JobFacts facts{.pid = getpid(),
+                 .run_dir = attempt.shape.run_dir,
+                 .run_id = attempt.shape.run_id,
+                 .program = attempt.name,
+                 .socket = socket_->path(),
+                 .nodes = options_.nodes,
+                 .node_rank = options_.node_rank,
+                 .ranks = attempt.shape.local_world_size(),
+                 .started_at = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch())};
+  absl::StatusOr<JobEntry> entry = JobEntry::Add(RegistryFolder(environment_), std::move(facts));
+  if (entry.ok()) {
+    entry_ = *std::move(entry);
+  } else {
+    DT_LOG(Warning) << "`dtrain ps` does not show this job: " << entry.status().message();
+  }
+}
+
 // The bindings by this node's topology. Empty when ranks are not to be bound, or, with a warning,
 // when the topology cannot be read: unbound ranks are slower but correct.
 RankPlan Launch::Bindings() const {
@@ -242,6 +318,14 @@ RankPlan Launch::Bindings() const {
   return *plan;
 }
 
+// The port may have been chosen just now; later attempts meet there again.
+void Launch::Serving(const comm::Endpoint& endpoint) {
+  options_.rendezvous = endpoint.ToString();
+  if (start_ != nullptr) {
+    start_->serving(endpoint);
+  }
+}
+
 absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   const auto cancelled = [this] {
     for (const int signal : signals_->Take()) {
@@ -252,11 +336,14 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
     return 0;
   };
   const auto prepare = [this, number](int world_size) {
+    shared_token_.reset();  // All nodes have it.
     return ReadyRunDirectory(number, world_size);
   };
   DT_ASSIGN_OR_RETURN(
       Rendezvous meeting,
-      Rendezvous::Join({options_, *key_, local_ranks_, number, run_id_, prepare}, cancelled));
+      Rendezvous::Join({options_, *key_, local_ranks_, number, run_id_, prepare,
+                        [this](const comm::Endpoint& endpoint) { Serving(endpoint); }},
+                       cancelled));
   if (reporter_ == nullptr) {
     if (const absl::Status opened = OpenRunDirectory(meeting.shape().run_id); !opened.ok()) {
       TellOthers(meeting, opened);
@@ -282,6 +369,9 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   attempt.token_fd = token_.get();
   DT_RETURN_IF_ERROR(MakeDirectories(attempt.log_dir));
   Announce(attempt);
+  if (!entry_.has_value()) {
+    Register(attempt);
+  }
   ShowOutputs(attempt);
   SupervisorLimits limits;
   limits.stop_grace = options_.stop_grace;
@@ -305,7 +395,7 @@ std::optional<int> Launch::AfterFailure(const AttemptResult& result, int attempt
     input.cause.exit_code = code;
   }
   input.restarts_max = options_.restarts_max;
-  input.restarts_used = attempt;
+  input.restarts_used = attempt - FirstAttempt(options_);
   input.bug_restarts_used = bug_restarts_;
   input.without_progress = without_progress_;
   const RestartPlan plan = RestartDecision(input);
@@ -332,7 +422,7 @@ std::optional<int> Launch::AfterFailure(const AttemptResult& result, int attempt
 int Launch::Run() {
   const int64_t started = Clock::Real().MonotonicNanos();
   std::optional<int> code;
-  for (int attempt = 0; !code.has_value(); ++attempt) {
+  for (int attempt = FirstAttempt(options_); !code.has_value(); ++attempt) {
     absl::StatusOr<AttemptResult> result = RunAttempt(attempt);
     if (!result.ok() && reporter_ == nullptr) {  // Nothing has been written anywhere yet.
       return Fail(result.status());
@@ -370,6 +460,15 @@ std::string RunDirOf(const LaunchOptions& options) {
   return given.empty() ? absl::StrCat("runs/", BaseName(options.program)) : given;
 }
 
+int RunLaunch(const LaunchOptions& options, const Environment& environment,
+              const NodeStart* start) {
+  Launch launch(options, environment, start);
+  if (const absl::Status status = launch.Prepare(); !status.ok()) {
+    return Fail(status);
+  }
+  return launch.Run();
+}
+
 int LaunchCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   const absl::StatusOr<ParsedLaunch> parsed = ParseLaunch(arguments, environment);
   if (!parsed.ok()) {
@@ -379,11 +478,15 @@ int LaunchCommand(const std::vector<std::string>& arguments, const Environment& 
     std::fputs(parsed->help.c_str(), stdout);
     return kExitOk;
   }
-  Launch launch(parsed->options, environment);
-  if (const absl::Status status = launch.Prepare(); !status.ok()) {
-    return Fail(status);
+  if (!parsed->options.hosts.hostfile.empty()) {
+    return StartOnHosts(parsed->options, environment);
   }
-  return launch.Run();
+  SayPlace(parsed->options);
+  if (parsed->options.place.has_value() && parsed->options.place->starts_step) {
+    const absl::StatusOr<int> code = RunSlurmStep({parsed->options, arguments, environment});
+    return code.ok() ? *code : Fail(code.status());
+  }
+  return RunLaunch(parsed->options, environment);
 }
 
 }  // namespace dtrain::launcher

@@ -14,6 +14,8 @@
 #include "base/console/command_line.h"
 #include "base/status.h"
 #include "base/text/nearest.h"
+#include "launcher/cluster/place.h"
+#include "launcher/nodes/token.h"
 #include "launcher/ranks/signals.h"
 
 namespace dtrain::launcher {
@@ -33,7 +35,14 @@ Examples:
   dtrain launch --nproc-per-node auto ./gpt config.json --set train_steps=100
   dtrain launch --nproc-per-node 2 --tee 3 --max-restarts 3 ./gpt config.json
 
-Two nodes. Make the token file once and copy it to both:
+Several nodes, started over ssh. Each line of the file is: HOST slots=RANKS
+  dtrain launch --hostfile hosts ./gpt config.json
+  dtrain launch --hostfile hosts --exclude n3 --dry-run ./gpt config.json
+
+In a Slurm job of several nodes it starts itself on all of them by srun:
+  sbatch --nodes 2 --wrap "dtrain launch ./gpt config.json"
+
+Without ssh, one command on each node. Make the token file once and copy it:
   (umask 077; head -c 32 /dev/urandom > token)
   dtrain launch --nnodes 2 --node-rank 0 --rdzv-endpoint n0:29500 \
     --token-file token ./gpt config.json
@@ -77,12 +86,10 @@ std::string Alias(const std::string& name) {
 
 // The message for flags of other launchers that do not exist here; it says what to use instead.
 std::string WhyRefused(const std::string& name) {
-  constexpr char kOneEach[] =
-      "nodes are not started from here yet: run one `dtrain launch --nnodes N --node-rank R "
-      "--rdzv-endpoint HOST:PORT --token-file F` on each";
-  if (name == "hostfile" || name == "H" || name == "include" || name == "exclude" ||
-      name == "launcher" || name == "launcher-args" || name == "ssh-port" || name == "no-ssh") {
-    return kOneEach;
+  if (name == "launcher" || name == "no-ssh") {
+    return "hosts of --hostfile are started over ssh; under srun, mpirun or torchrun start the "
+           "program itself, and without any of them run one `dtrain launch --nnodes N --node-rank "
+           "R --rdzv-endpoint HOST:PORT --token-file F` on each node";
   }
   return name == "module" || name == "m" ? "ranks are programs; name a Python module as: python -m"
                                          : "";
@@ -104,8 +111,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   add("--rdzv-endpoint", "HOST:PORT", options.rendezvous,
       "Address of node 0 and a free port there. Needed for several nodes");
   add("--token-file", "FILE", options.token_file,
-      "Secret of the job, the same on all nodes: 32 bytes or 64 hex digits in a file of mode 0600. "
-      "Needed for several nodes");
+      "Secret of the job, the same on all nodes: 32 bytes or 64 hex digits in a file of mode 0600, "
+      "or 32 bytes on stdin (-). Needed for several nodes, but not inside Slurm");
   add("--rdzv-id", "NAME", options.rendezvous_id, "Name of the run. Default: random");
   add("--rdzv-conf", "KEY=VALUE", raw.rdzv_conf,
       "join_timeout=SECONDS limits how long to wait for the other nodes; other keys are ignored. "
@@ -139,6 +146,7 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_flag("-q,--quiet", options.quiet,
                "Print errors only: no progress, and of the ranks' output what they write to stderr "
                "or --tee chooses. Default: off");
+  AddHostFlags(app, options.hosts);
   const auto hidden = [&app](const char* name, auto& value) {
     app.add_option(name, value, "")->group("");
   };
@@ -151,7 +159,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_flag("--no-python", raw.no_python, "")->group("");
   app.add_flag("--bind-cores", raw.bind, "")->group("");
   for (CLI::Option* option : app.get_options()) {
-    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option->multi_option_policy(option->check_lname("export") ? CLI::MultiOptionPolicy::TakeAll
+                                                              : CLI::MultiOptionPolicy::TakeLast);
   }
 }
 
@@ -274,7 +283,8 @@ absl::StatusOr<int> Nodes(const std::string& text) {
   return low;
 }
 
-absl::Status Check(const Raw& raw, LaunchOptions& options) {
+absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) {
+  DT_RETURN_IF_ERROR(CheckHostFlags(app, options.hosts));
   DT_ASSIGN_OR_RETURN(options.nodes, Nodes(raw.nnodes));
   DT_ASSIGN_OR_RETURN(options.node_rank,
                       Integer("--node-rank", raw.node_rank, 0, options.nodes - 1));
@@ -304,6 +314,9 @@ absl::Status Check(const Raw& raw, LaunchOptions& options) {
   }
   options.bind_cores = !raw.no_bind;
   options.tensorboard = !raw.no_tensorboard;
+  if (!options.hosts.hostfile.empty()) {
+    return absl::OkStatus();  // The rest is about one node.
+  }
   if (raw.standalone && options.nodes > 1) {
     return absl::InvalidArgumentError("--standalone means one node; leave out --nnodes");
   }
@@ -312,11 +325,49 @@ absl::Status Check(const Raw& raw, LaunchOptions& options) {
         "--nnodes %d needs --rdzv-endpoint HOST:PORT: node 0's address and a free port there",
         options.nodes));
   }
-  if (options.nodes > 1 && options.token_file.empty()) {
+  // The launchers of a Slurm step share a token that node 0 makes.
+  const bool in_slurm = options.place.has_value() && options.place->is_slurm;
+  if (options.nodes > 1 && options.token_file.empty() && !in_slurm) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "--nnodes %d needs --token-file FILE, the same on all nodes; make one by: (umask 077; head "
         "-c 32 /dev/urandom > token)",
         options.nodes));
+  }
+  return absl::OkStatus();
+}
+
+// Takes from Slurm's or Kubernetes' variables what no flag says.
+absl::Status TakePlace(const CLI::App& app, const std::vector<std::string>& typed,
+                       const Environment& environment, Raw& raw, LaunchOptions& options) {
+  if (raw.standalone || app.count("--hostfile") > 0) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(options.place, FindNodePlace(environment));
+  if (!options.place.has_value()) {
+    return absl::OkStatus();
+  }
+  const auto is_typed = [&typed](const char* flag) {
+    return std::find(typed.begin(), typed.end(), flag) != typed.end();
+  };
+  NodeFlags flags;
+  flags.nodes = {app.count("--nnodes") > 0 ? raw.nnodes : "", is_typed("--nnodes")};
+  flags.node_rank = {app.count("--node-rank") > 0 ? raw.node_rank : "", is_typed("--node-rank")};
+  flags.endpoint = {options.rendezvous.empty() ? raw.master_addr : options.rendezvous,
+                    is_typed("--rdzv-endpoint") || is_typed("--master-addr")};
+  const bool has_endpoint = !flags.endpoint.value.empty();
+  DT_RETURN_IF_ERROR(FillFromPlace(*options.place, flags));
+  raw.nnodes = flags.nodes.value.empty() ? raw.nnodes : flags.nodes.value;
+  raw.node_rank = flags.node_rank.value.empty() ? raw.node_rank : flags.node_rank.value;
+  options.rendezvous = has_endpoint ? options.rendezvous : flags.endpoint.value;
+  if (options.place->is_slurm) {
+    options.ranks_by_gpus = app.count("--nproc-per-node") == 0;
+    // The output of a step is one text, in which node 0 speaks for all.
+    options.quiet = options.quiet || options.place->node_rank.value > 0;
+    // Slurm sends it ahead of a time limit.
+    raw.signals += app.count("--signals-to-handle") == 0 ? ",SIGUSR1" : "";
+  }
+  if (options.place->starts_step && options.token_file.empty()) {
+    options.token_file = kTokenOnInput;
   }
   return absl::OkStatus();
 }
@@ -381,6 +432,7 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
   DT_ASSIGN_OR_RETURN(const Split split, SplitArguments(app, arguments));
   std::vector<std::string> own = EnvironmentFlags(app, environment);
   own.insert(own.end(), split.own.begin(), split.own.end());
+  std::vector<std::string> flags = FlagsForAgents(app, own);
   std::reverse(own.begin(), own.end());  // CLI11 takes its vector from the back.
   try {
     app.parse(own);
@@ -392,7 +444,9 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());
   }
-  DT_RETURN_IF_ERROR(Check(raw, parsed.options));
+  DT_RETURN_IF_ERROR(TakePlace(app, split.own, environment, raw, parsed.options));
+  DT_RETURN_IF_ERROR(Check(app, raw, parsed.options));
+  parsed.options.hosts.flags = std::move(flags);
   if (split.program_at >= arguments.size()) {
     return absl::InvalidArgumentError(
         "no program given; example: dtrain launch --nproc-per-node 2 -- ./gpt config.json");

@@ -2,12 +2,15 @@
 // few of DeepSpeed's spellings. Pure: arguments and environment in, options or a message out.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/job_env.h"
+#include "launcher/cluster/place.h"
+#include "launcher/hosts/host_flags.h"
 
 namespace dtrain::launcher {
 
@@ -21,10 +24,12 @@ struct StreamChoice {
 struct LaunchOptions {
   std::string program;
   std::vector<std::string> arguments;  // The program's arguments, unchanged.
+  std::optional<NodePlace> place;      // By Slurm's or Kubernetes' variables.
   int nodes = 1;
   int node_rank = 0;
   std::string ranks_per_node = "1";  // auto, cpu, gpu or a number.
-  std::string rendezvous;            // host:port of node 0's coordinator; "" on one node.
+  bool ranks_by_gpus = false;  // Inside Slurm, where no flag says: one for each GPU, otherwise 1.
+  std::string rendezvous;      // host:port of node 0's coordinator; "" on one node.
   std::string rendezvous_id;
   absl::Duration join_timeout = absl::Minutes(5);
   std::string token_file;
@@ -42,6 +47,7 @@ struct LaunchOptions {
   absl::Duration stop_grace = absl::Minutes(5);
   absl::Duration exit_barrier = absl::Minutes(5);
   std::vector<std::string> notes;  // Notes on flags that are accepted and have no effect here.
+  HostOptions hosts;               // If it names a hostfile, the agents of its hosts do the rest.
 };
 
 struct ParsedLaunch {

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -31,10 +32,10 @@ std::string ReadToEnd(int fd) {
   }
 }
 
-}  // namespace
-
-absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
-                             const Environment& environment, std::string* errors) {
+// With `text`, what the program writes to `stream` is stored there, and its other output is
+// dropped.
+absl::StatusOr<int> RunAndRead(const std::vector<std::string>& command,
+                               const Environment& environment, int stream, std::string* text) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) {
     variables.push_back(absl::StrCat(name, "=", value));
@@ -43,7 +44,7 @@ absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
   UniqueFd theirs;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  if (errors != nullptr) {
+  if (text != nullptr) {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) {
       posix_spawn_file_actions_destroy(&actions);
@@ -51,8 +52,9 @@ absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
     }
     ours = UniqueFd(ends[0]);
     theirs = UniqueFd(ends[1]);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDERR_FILENO);
+    const int other = stream == STDOUT_FILENO ? STDERR_FILENO : STDOUT_FILENO;
+    posix_spawn_file_actions_addopen(&actions, other, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, theirs.get(), stream);
   }
   pid_t pid = 0;
   const int error = posix_spawn(&pid, command[0].c_str(), &actions, nullptr,
@@ -62,14 +64,30 @@ absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
     return absl::NotFoundError(absl::StrFormat("cannot run %s: %s; install dtrain again",
                                                command[0], std::strerror(error)));
   }
-  if (errors != nullptr) {
+  if (text != nullptr) {
     theirs.reset();
-    *errors = ReadToEnd(ours.get());
+    *text = ReadToEnd(ours.get());
   }
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
+                             const Environment& environment, std::string* errors) {
+  return RunAndRead(command, environment, STDERR_FILENO, errors);
+}
+
+absl::StatusOr<std::string> OutputOf(const std::vector<std::string>& command,
+                                     const Environment& environment) {
+  std::string text;
+  DT_ASSIGN_OR_RETURN(const int code, RunAndRead(command, environment, STDOUT_FILENO, &text));
+  return code == 0 ? absl::StatusOr<std::string>(std::move(text))
+                   : absl::UnavailableError(
+                         absl::StrFormat("%s ended with exit code %d", command[0], code));
 }
 
 }  // namespace dtrain::launcher

@@ -15,4 +15,8 @@ namespace dtrain::launcher {
 absl::StatusOr<int> RunToEnd(const std::vector<std::string>& command,
                              const Environment& environment, std::string* errors = nullptr);
 
+// Runs it likewise, drops its stderr, and gives its stdout. Unavailable: it did not end with 0.
+absl::StatusOr<std::string> OutputOf(const std::vector<std::string>& command,
+                                     const Environment& environment);
+
 }  // namespace dtrain::launcher

@@ -9,6 +9,8 @@ from tree import run
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 # A program that includes dtrain's headers is compiled and linked with these packages.
 DEVELOPMENT = ("libabsl-dev", "nlohmann-json3-dev", "libssl-dev")
+# Programs open these when a run needs them: for checkpoints in object stores, and to write by io_uring.
+OPENED = ("libcurl4", "liburing2")
 
 CONTROL = """\
 Package: dtrain
@@ -17,7 +19,7 @@ Architecture: {machine}
 Maintainer: dtrain <dtrain@localhost>
 Installed-Size: {kilobytes}
 Depends: {depends}
-Recommends: {development}
+Recommends: {recommended}
 Section: science
 Priority: optional
 Description: distributed data-parallel training runtime in native C++20
@@ -46,7 +48,7 @@ def write(tree, path, build, machine, work):
                for where, _, names in os.walk(tree) for name in names)
     control = CONTROL.format(version=build.version, machine=MACHINES[machine], kilobytes=size // 1024,
                              depends=depends(tree, build.torch, work),
-                             development=", ".join(DEVELOPMENT), torch=build.torch_release)
+                             recommended=", ".join((*OPENED, *DEVELOPMENT)), torch=build.torch_release)
     os.makedirs(f"{tree}/DEBIAN")
     with open(f"{tree}/DEBIAN/control", "w", encoding="utf-8") as file:
         file.write(control)

@@ -57,7 +57,7 @@ def halves(build, prefix):
 
 
 def install(build, prefix):
-    """Programs, libraries, headers, CMake package and examples below `prefix`; no link to LibTorch."""
+    """Programs, libraries, headers, CMake package, examples and tools below `prefix`; no link to LibTorch."""
     run([build.cmake, "--install", build.folder, "--prefix", prefix])
     os.remove(f"{prefix}/lib/dtrain/torch")
     for path in elf.elf_files(prefix):

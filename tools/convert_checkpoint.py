@@ -19,8 +19,8 @@ pickle. A file of torch.save is read with weights_only=True, so that code in it 
 
 Names must be those that the program saves (`dtrain checkpoint show RUN --tensors` lists them). --strip
 takes a prefix off the names, such as "module." of DistributedDataParallel; --key names the place of the
-state dict, with dots for dictionaries in dictionaries ("app.model"). What is no tensor is left out, and
-said so. Tensors that share memory are written once for each of their names.
+state dict, with dots for dictionaries in dictionaries ("app.model"). Entries that are no tensors are
+left out, and the output says so. Tensors that share memory are written once for each of their names.
 
 Exit codes: 0 done; 64 SOURCE cannot be used, or OUT is there; 75 no room, or storage fails.
 """
@@ -37,7 +37,7 @@ NAME = "convert_checkpoint"
 
 
 class Refused(Exception):
-    """What the user can mend, as one line."""
+    """An error that the user can mend, as one line."""
 
 
 def size(text):

@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/dl/open_once.h"
 #include "base/status.h"
 
 namespace dtrain {
@@ -44,14 +45,11 @@ std::string NormalisePci(const std::string& bus_id) {
 }
 
 absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open() {
-  auto library = DynamicLibrary::Open({"libnvidia-ml.so.1"});
-  if (!library.ok()) {
-    return absl::NotFoundError(
-        absl::StrCat("no NVIDIA driver library: ", library.status().message()));
-  }
-  DT_ASSIGN_OR_RETURN(const nvml::Functions functions, BindNvml(*library));
-  library->LeakOnPurpose();  // The driver keeps threads of its own.
-  return Over(functions);
+  DT_ASSIGN_OR_RETURN(
+      const nvml::Functions* const functions,
+      OpenOnce<nvml::Functions>({"libnvidia-ml.so.1"},
+                                absl::NotFoundError("no NVIDIA driver library"), BindNvml));
+  return Over(*functions);
 }
 
 absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Over(const nvml::Functions& functions) {

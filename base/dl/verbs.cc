@@ -1,9 +1,6 @@
 #include "base/dl/verbs.h"
 
-#include <mutex>
-
-#include "absl/strings/str_cat.h"
-#include "base/dl/dynamic_library.h"
+#include "base/dl/open_once.h"
 #include "base/status.h"
 
 namespace dtrain {
@@ -46,19 +43,11 @@ absl::StatusOr<VerbsFunctions> BindVerbs(const DynamicLibrary& library) {
 }  // namespace
 
 absl::StatusOr<const Verbs*> Verbs::Open() {
-  static std::mutex mutex;
-  static const Verbs* verbs = nullptr;
-  std::lock_guard lock(mutex);
-  if (verbs == nullptr) {
-    auto library = DynamicLibrary::Open({"libibverbs.so.1"});
-    if (!library.ok()) {
-      return absl::NotFoundError(
-          absl::StrCat("no RDMA library (install libibverbs1): ", library.status().message()));
-    }
-    DT_ASSIGN_OR_RETURN(const VerbsFunctions functions, BindVerbs(*library));
-    library->LeakOnPurpose();  // Its provider libraries are mapped too and never unmapped.
-    verbs = new Verbs(functions);
-  }
+  DT_ASSIGN_OR_RETURN(const VerbsFunctions* const functions,
+                      OpenOnce<VerbsFunctions>(
+                          {"libibverbs.so.1"},
+                          absl::NotFoundError("no RDMA library (install libibverbs1)"), BindVerbs));
+  static const auto* const verbs = new Verbs(*functions);
   return verbs;
 }
 

@@ -1,6 +1,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,7 +27,10 @@ absl::StatusOr<std::vector<std::string>> ExpandRanges(const std::string& text,
     const std::vector<std::string> ends = absl::StrSplit(range, '-');
     uint32_t first = 0;
     uint32_t last = 0;
-    if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
+    // SimpleAtoi would take signs and blanks too.
+    const bool only_digits =
+        absl::c_all_of(range, [](unsigned char c) { return absl::ascii_isdigit(c) || c == '-'; });
+    if (!only_digits || ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
         !absl::SimpleAtoi(ends.back(), &last) || last < first || last - first >= kHostsMax) {
       return Bad(text, absl::StrCat("bad range [", range, "]"));
     }

@@ -13,9 +13,24 @@ namespace dtrain::launcher {
 // Otherwise the error names the nearest command and lists all.
 int RunDtrain(const std::vector<std::string>& arguments, const Environment& environment);
 
+// `dtrain ps`, `dtrain status` and `dtrain stop`: this user's running jobs on this host
+// (launcher/jobs/).
+int PsCommand(const std::vector<std::string>& arguments, const Environment& environment);
+int StatusCommand(const std::vector<std::string>& arguments, const Environment& environment);
+int StopCommand(const std::vector<std::string>& arguments, const Environment& environment);
+
 // `dtrain env`: prints the rank, sizes and addresses that this process has by its environment, and
 // the variables that say so.
 int EnvCommand(const std::vector<std::string>& arguments, const Environment& environment);
+// The names after "dtrain-" of the programs beside this one.
+std::vector<std::string> SiblingPrograms();
+
+// `dtrain completion`: prints a shell's script.
+int CompletionCommand(const std::vector<std::string>& arguments);
+// `dtrain complete -- WORD...`, which the script asks: prints what the last word may be.
+int CompleteCommand(const std::vector<std::string>& arguments, const Environment& environment);
+// `dtrain man-pages DIR`, of which packages are made: writes a manual page for each command.
+int ManPagesCommand(const std::vector<std::string>& arguments, const Environment& environment);
 // `dtrain exit-codes`: prints the table.
 int ExitCodesCommand(const std::vector<std::string>& arguments);
 // `dtrain logs`: shows or follows the logs of a run directory.

@@ -4,9 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <functional>
-#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +15,7 @@
 #include "base/version.h"
 #include "launcher/commands/catalog.h"
 #include "launcher/commands/commands.h"
+#include "launcher/hosts/node_agent.h"
 #include "launcher/launch.h"
 #include "launcher/ranks/spawn.h"
 #include "launcher/topology/commands.h"
@@ -27,7 +26,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 struct Subcommand {
-  const char* name;  // Name in the catalog, which has the summary.
+  const char* name;  // Name in the catalog, which has the summary of all that are for users.
   std::function<int(const Arguments&, const Environment&)> run;
 };
 
@@ -35,28 +34,21 @@ const std::vector<Subcommand>& Subcommands() {
   static const std::vector<Subcommand> all = {
       {"train", TrainCommand},
       {"launch", LaunchCommand},
+      {"node-agent", NodeAgentCommand},
+      {"completion", [](const Arguments& a, const Environment&) { return CompletionCommand(a); }},
+      {"complete", CompleteCommand},
+      {"man-pages", ManPagesCommand},
       {"logs", [](const Arguments& a, const Environment&) { return LogsCommand(a); }},
       {"trace", [](const Arguments& a, const Environment&) { return TraceCommand(a); }},
+      {"ps", PsCommand},
+      {"status", StatusCommand},
+      {"stop", StopCommand},
       {"topo", [](const Arguments& a, const Environment&) { return TopoMain(a); }},
       {"doctor", DoctorMain},
       {"env", EnvCommand},
       {"exit-codes", [](const Arguments& a, const Environment&) { return ExitCodesCommand(a); }},
   };
   return all;
-}
-
-// The names after "dtrain-" of the programs beside this one.
-std::vector<std::string> Siblings() {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(OwnFolder(), ignored)) {
-    const std::string name = entry.path().filename();
-    if (absl::StartsWith(name, "dtrain-") && access(entry.path().c_str(), X_OK) == 0) {
-      names.push_back(name.substr(7));
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 // Ends a command for which there is no program: `dtrain bench`, `dtrain bench --help`, `dtrain
@@ -89,7 +81,7 @@ int RunSibling(const Arguments& arguments) {
     std::fprintf(stderr, "dtrain: cannot execute %s: %s\n", path.c_str(), std::strerror(errno));
     return kExitUsage;
   }
-  const std::vector<CommandEntry> commands = AllCommands(Siblings());
+  const std::vector<CommandEntry> commands = AllCommands(SiblingPrograms());
   if (!MembersOf(arguments[0], commands).empty()) {
     return EndOfGroup(arguments[0], arguments, commands);
   }
@@ -107,7 +99,7 @@ int RunDtrain(const Arguments& arguments, const Environment& environment) {
     rest.emplace_back("--help");
   }
   if (rest.empty() || rest[0] == "--help" || rest[0] == "-h" || rest[0] == "help") {
-    std::fputs(OverviewText(Siblings()).c_str(), rest.empty() ? stderr : stdout);
+    std::fputs(OverviewText(SiblingPrograms()).c_str(), rest.empty() ? stderr : stdout);
     return rest.empty() ? kExitUsage : kExitOk;
   }
   if (rest[0] == "--version" || rest[0] == "version") {

@@ -123,7 +123,7 @@ int TrainCommand(const std::vector<std::string>& arguments, const Environment& e
                  OwnFolder().c_str(), *prepared, why.c_str());
     return *prepared;
   }
-  std::vector<std::string> words = {"--nproc-per-node", "2"};
+  std::vector<std::string> words = {"--standalone", "--nproc-per-node", "2"};
   if (RunDirInArguments(arguments).empty()) {
     words.insert(words.end(), {"--run-dir", "runs/gpt"});
   }

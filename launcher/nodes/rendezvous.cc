@@ -173,9 +173,11 @@ absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
                                    const std::function<int()>& cancelled) {
   const LaunchOptions& options = request.options;
   const Deadline deadline = Deadline::After(options.join_timeout);
-  DT_ASSIGN_OR_RETURN(const comm::Endpoint endpoint, comm::ParseEndpoint(options.rendezvous));
+  DT_ASSIGN_OR_RETURN(comm::Endpoint endpoint, comm::ParseEndpoint(options.rendezvous));
   if (options.node_rank == 0) {
     DT_RETURN_IF_ERROR(Serve(request, endpoint));
+    endpoint.port = server_->port();
+    request.serving(endpoint);
   }
   DT_ASSIGN_OR_RETURN(auto store, ConnectToNodeZero(request, endpoint, deadline, cancelled));
   const std::string own_address =

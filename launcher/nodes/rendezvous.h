@@ -31,6 +31,8 @@ struct JoinRequest {
   // directory: gets the number of ranks, prepares the directory and gives the number of the
   // attempt's logs.
   std::function<absl::StatusOr<int>(int world_size)> prepare;
+  // Called on node 0 of several when its store listens, with the port that a port of 0 became.
+  std::function<void(const comm::Endpoint&)> serving;
 };
 
 class Rendezvous {

@@ -1,5 +1,6 @@
 #include "launcher/ranks/agent_socket.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -35,6 +36,40 @@ bool AddToEpoll(int epoll, int fd) {
 }
 
 }  // namespace
+
+void AgentSocket::Answer(int asker, const std::string& text) {
+  send(asker, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+absl::StatusOr<std::string> AskAgent(const std::string& socket_path, Deadline deadline) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket_path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s is no agent's socket", socket_path));
+  }
+  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
+  const UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() ||
+      connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      send(fd.get(), kQuestion, sizeof(kQuestion) - 1, MSG_NOSIGNAL) < 0) {
+    return ErrnoStatus(errno, absl::StrFormat("cannot reach the agent at %s", socket_path));
+  }
+  constexpr size_t kAnswerMax = 1 << 20;
+  std::string answer(kAnswerMax, '\0');
+  while (!deadline.Expired()) {
+    pollfd entry{fd.get(), POLLIN, 0};
+    poll(&entry, 1, deadline.PollTimeoutMs());
+    const ssize_t n = recv(fd.get(), answer.data(), answer.size(), 0);
+    if (n > 0) {
+      answer.resize(static_cast<size_t>(n));
+      return answer;
+    }
+    if (n == 0) {
+      break;
+    }
+  }
+  return absl::UnavailableError("the agent does not answer: it waits for other nodes, or ends");
+}
 
 absl::StatusOr<AgentSocket> AgentSocket::Listen(const std::string& path) {
   sockaddr_un address{};
@@ -77,12 +112,17 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
       return;
     }
     if (n <= 0) {  // Closing takes it out of the epoll set.
+      questions_.erase(std::remove(questions_.begin(), questions_.end(), fd), questions_.end());
       clients_.erase(std::find_if(clients_.begin(), clients_.end(),
                                   [fd](const UniqueFd& client) { return client.get() == fd; }));
       return;
     }
-    absl::StatusOr<AgentMessage> message =
-        AgentMessage::Parse(absl::string_view(datagram.data(), static_cast<size_t>(n)));
+    const absl::string_view text(datagram.data(), static_cast<size_t>(n));
+    if (text == kQuestion) {
+      questions_.push_back(fd);
+      continue;
+    }
+    absl::StatusOr<AgentMessage> message = AgentMessage::Parse(text);
     if (message.ok()) {
       messages.push_back(*std::move(message));
     }

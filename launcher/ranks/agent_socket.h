@@ -7,13 +7,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/agent_channel.h"
+#include "base/deadline.h"
 #include "base/unique_fd.h"
 
 namespace dtrain::launcher {
+
+// A datagram that asks how the ranks of the node are.
+inline constexpr char kQuestion[] = "status";
+
+// Asks the agent at `socket_path`. Unavailable: it does not answer in time, as one that waits for
+// other nodes or for a restart.
+absl::StatusOr<std::string> AskAgent(const std::string& socket_path, Deadline deadline);
 
 class AgentSocket {
  public:
@@ -25,6 +34,10 @@ class AgentSocket {
   int poll_fd() const { return epoll_.get(); }
   // Accepts waiting ranks and returns the messages that have arrived, at most about 1,000.
   std::vector<AgentMessage> Receive();
+  // Those who have asked kQuestion since the last call, for Answer. Valid until the next Receive.
+  std::vector<int> TakeQuestions() { return std::exchange(questions_, {}); }
+  // Never blocks: who does not read gets no answer.
+  static void Answer(int asker, const std::string& text);
 
  private:
   AgentSocket(UniqueFd listener, UniqueFd epoll, std::string path)
@@ -36,6 +49,7 @@ class AgentSocket {
   UniqueFd epoll_;
   std::string path_;
   std::vector<UniqueFd> clients_;
+  std::vector<int> questions_;  // These clients have one.
 };
 
 }  // namespace dtrain::launcher

@@ -26,6 +26,7 @@ struct ChildPlan {
   const char* program;
   std::vector<char*> argv;
   std::vector<char*> envp;
+  bool ignore_usr1 = false;
   bool bind = false;
   cpu_set_t cpus;
   pid_t parent;
@@ -54,6 +55,9 @@ constexpr int kReportFd = 4;
     if (signal != SIGHUP || !IsIgnored(SIGHUP)) {  // SIGHUP stays ignored under nohup.
       std::signal(signal, SIG_DFL);
     }
+  }
+  if (plan.ignore_usr1) {
+    std::signal(SIGUSR1, SIG_IGN);
   }
   sigset_t none;
   sigemptyset(&none);
@@ -143,6 +147,10 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   plan.program = request.program.c_str();
   plan.argv = ExecPointers(argv);
   plan.envp = ExecPointers(request.environment);
+  // Where SIGUSR1 asks this launcher to stop, Slurm sends it to the ranks too, which it would kill.
+  sigset_t blocked;
+  sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  plan.ignore_usr1 = sigismember(&blocked, SIGUSR1) == 1;
   plan.bind = !request.cpus.empty();
   CPU_ZERO(&plan.cpus);
   for (const int cpu : request.cpus) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/text/text.h"
 #include "launcher/records/file_tail.h"
 
@@ -103,8 +104,12 @@ void Supervisor::TakeSignals() {
 void Supervisor::OnStopSignal(int signal, bool from_peer) {
   StopRequest& stop = result_.stop;
   stop.interrupted = stop.interrupted || signal == SIGINT;
+  // Slurm sends a stop signal to the agents of all nodes, and one may hear of it from another agent
+  // first. SIGUSR1 comes ahead of a time limit, at which SIGTERM must not cut a save off.
+  const bool is_second = stopped_here_ && !from_peer && signal != SIGUSR1;
+  stopped_here_ = stopped_here_ || (!from_peer && signal != SIGUSR1);
   if (stop.signal != 0) {
-    if (!from_peer && phase_ != Phase::kKilled) {
+    if (is_second && phase_ != Phase::kKilled) {
       stop.forced = true;
       parts_.reporter.Say(absl::StrCat("second ", SignalName(signal), ": killing ",
                                        Plural(processes_.alive(), "rank"), " now"));
@@ -141,10 +146,37 @@ void Supervisor::TakeMessages() {
     if (message.kind == AgentMessage::Kind::kBeat) {
       rank->second.step = message.step;
       rank->second.phase = message.phase;
+      rank->second.beat_nanos = Clock::Real().MonotonicNanos();
     } else if (message.kind == AgentMessage::Kind::kError && rank->second.error.empty()) {
       rank->second.error = Printable(std::move(message.text));
     }
   }
+  for (const int asker : parts_.socket.TakeQuestions()) {
+    AgentSocket::Answer(asker, Describe());
+  }
+}
+
+std::string Supervisor::Describe() const {
+  const int64_t now = Clock::Real().MonotonicNanos();
+  const std::vector<int> alive = processes_.AliveRanks();
+  Json ranks = Json::array();
+  for (const auto& [rank, state] : ranks_) {
+    Json row = {{"rank", rank},
+                {"alive", std::find(alive.begin(), alive.end(), rank) != alive.end()},
+                {"step", state.step},
+                {"phase", state.phase}};
+    if (state.beat_nanos > 0) {
+      row["beat_age_s"] = static_cast<double>(now - state.beat_nanos) * 1e-9;
+    }
+    ranks.push_back(std::move(row));
+  }
+  const char* const phase = phase_ != Phase::kRunning  ? "ending"
+                            : result_.stop.signal != 0 ? "stopping"
+                                                       : "running";
+  return DumpJson({{"attempt", attempt_.shape.attempt},
+                   {"world_size", attempt_.shape.world_size()},
+                   {"phase", phase},
+                   {"ranks", std::move(ranks)}});
 }
 
 void Supervisor::TakeOrders() {

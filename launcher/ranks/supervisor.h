@@ -79,6 +79,7 @@ class Supervisor {
   struct RankState {
     int64_t step = -1;
     std::string phase;
+    int64_t beat_nanos = 0;  // When the rank last said where it is; 0: never.
     std::string error;
     uint64_t err_from = 0;  // Offset in the log at which this attempt's stderr begins.
   };
@@ -87,6 +88,8 @@ class Supervisor {
   void Wait();
   void TakeSignals();
   void TakeMessages();
+  // Gives what `dtrain status` shows, as JSON.
+  std::string Describe() const;
   void TakeOrders();
   void TakeEnds();
   void Decide();
@@ -108,6 +111,7 @@ class Supervisor {
   AttemptResult result_;
   std::map<int, RankState> ranks_;
   Phase phase_ = Phase::kRunning;
+  bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
   std::optional<Deadline> settle_;      // Set by the first failure.
   std::optional<Deadline> kill_;        // Set by StopRanks.
   std::optional<Deadline> grace_;       // Set by the first stop signal.

@@ -8,7 +8,9 @@
 
 #include "base/dl/dynamic_library.h"
 #include "base/dl/nvml.h"
+#include "base/dl/open_once.h"
 #include "base/dl/verbs.h"
+#include "base/status.h"
 #include "base/system/mapped_libraries.h"
 
 namespace dtrain::dl_test {
@@ -109,6 +111,64 @@ TEST(DynamicLibrary, AMissingSymbolNamesTheSymbolAndTheLibrary) {
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.message()),
               testing::AllOf(HasSubstr("no_such_symbol"), HasSubstr("libm.so.6")));
+}
+
+// OpenOnce keeps one table a type, so each test has a type of its own.
+template <int kTest>
+struct Cosine {
+  double (*cosine)(double) = nullptr;
+};
+
+template <int kTest>
+absl::StatusOr<Cosine<kTest>> BindCosine(const DynamicLibrary& library) {
+  Cosine<kTest> functions;
+  DT_RETURN_IF_ERROR(library.Bind(kTest == 0 ? "cos" : "no_such_symbol", &functions.cosine));
+  return functions;
+}
+
+TEST(OpenOnce, EveryCallGivesTheTableOfTheFirst) {
+  using Functions = Cosine<0>;
+  int binds = 0;
+  const auto bind = [&](const DynamicLibrary& library) {
+    ++binds;
+    return BindCosine<0>(library);
+  };
+  const absl::Status missing = absl::UnimplementedError("no mathematics");
+  const auto first = OpenOnce<Functions>({"libdoes-not-exist.so.7", "libm.so.6"}, missing, bind);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->cosine(0), 1.0);
+  const auto second = OpenOnce<Functions>({"libdoes-not-exist.so.7", "libm.so.6"}, missing, bind);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, *first);
+  EXPECT_EQ(binds, 1);
+}
+
+TEST(OpenOnce, AMissingLibraryIsTheCallersErrorWithTheLoadersText) {
+  const auto bind = [](const DynamicLibrary&) -> absl::StatusOr<Cosine<1>> {
+    ADD_FAILURE() << "no library was opened";
+    return Cosine<1>();
+  };
+  const auto opened =
+      OpenOnce<Cosine<1>>({"libdoes-not-exist.so.7"}, absl::UnimplementedError("install it"), bind);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(opened.status().message()),
+              testing::AllOf(testing::StartsWith("install it: none of libdoes-not-exist.so.7"),
+                             HasSubstr("cannot open shared object file")));
+}
+
+TEST(OpenOnce, AnErrorOfTheFirstCallIsGivenToAll) {
+  int binds = 0;
+  const auto bind = [&](const DynamicLibrary& library) {
+    ++binds;
+    return BindCosine<2>(library);
+  };
+  for (int call = 0; call < 2; ++call) {
+    const auto opened =
+        OpenOnce<Cosine<2>>({"libm.so.6"}, absl::UnimplementedError("install it"), bind);
+    EXPECT_EQ(opened.status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(opened.status().message(), "libm.so.6 has no symbol no_such_symbol");
+  }
+  EXPECT_EQ(binds, 1);
 }
 
 TEST(Nvml, ReadsGpusAndTheirActiveLinks) {

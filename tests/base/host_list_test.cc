@@ -41,7 +41,8 @@ TEST(ExpandHostList, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorOf("n[1-2"), HasSubstr("unbalanced brackets"));
   EXPECT_THAT(ErrorOf("n1-2]"), HasSubstr("unbalanced brackets"));
   EXPECT_THAT(ErrorOf("n[[1]]"), HasSubstr("unbalanced brackets"));
-  for (const char* const text : {"n[]", "n[2-1]", "n[a]", "n[1-2-3]", "n[-1]", "n[1,]"}) {
+  for (const char* const text :
+       {"n[]", "n[2-1]", "n[a]", "n[1-2-3]", "n[-1]", "n[1,]", "n[+1-2]", "n[ 1-2]", "n[1- 2]"}) {
     EXPECT_THAT(ErrorOf(text), HasSubstr("bad range")) << text;
   }
 }

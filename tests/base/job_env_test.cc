@@ -93,6 +93,14 @@ TEST(ResolveJobEnv, TorchrunsNameForARunWithoutOneIsNone) {
       "7");
 }
 
+TEST(ResolveJobEnv, AJobThatSlurmStartedAgainIsALaterAttempt) {
+  EXPECT_EQ(Resolve(kSlurmStep).attempt, 0) << "Slurm sets it after a requeue only";
+  const Environment again = With(kSlurmStep, {{"SLURM_RESTART_COUNT", "2"}});
+  EXPECT_EQ(Resolve(again).attempt, 2);
+  EXPECT_EQ(Resolve(With(again, {{env::kAttempt, "5"}})).attempt, 5);
+  EXPECT_EQ(Resolve(With(kTorchrun, {{"SLURM_RESTART_COUNT", "7"}})).attempt, 2);
+}
+
 TEST(ResolveJobEnv, NamesTheVariableThatGivesTheNumberOfRanks) {
   EXPECT_EQ(Resolve(kTorchrun).world_size_name, "WORLD_SIZE");
   EXPECT_EQ(Resolve(kSlurmStep).world_size_name, "SLURM_STEP_NUM_TASKS");

@@ -283,11 +283,11 @@ TEST(GptOptionsTest, AFolderThatSaysTiedAndHoldsAHeadOfItsOwnKeepsTheHead) {
   }
 }
 
-// What a run sets beside a file, or alone, and what it then says; "": the run takes it.
+// A row has what a run sets, beside a file or alone, and what it then says; "": the run takes it.
 TEST(GptOptionsTest, ASettingOfTheRunHasAnEffectOrIsRefusedByName) {
   Json gpt2 = SmallGpt2();
   gpt2["n_ctx"] = 64;
-  gpt2["torch_dtype"] = "bfloat16";  // Of the weights in the file.
+  gpt2["torch_dtype"] = "bfloat16";  // The type of the weights in the file.
   Json llama = SmallLlama();
   llama["dtype"] = "bfloat16";
   Json qwen2 = SmallLlama();

@@ -142,6 +142,10 @@ class BadInput(EndToEnd):
             write(changes)
             self.refused(says, "--fresh", sets=["train_steps=2"], config=config,
                          name="edited", fresh=False)
+        write({"attention_dropout": 0.5})
+        self.refused("attention_dropout was 0.0, now 0.5", "go on with it by --set model.attention_dropout=0.5 "
+                     "--accept-change model.attention_dropout", sets=["train_steps=2"], config=config,
+                     name="edited", fresh=False)
         write({})
         other = bytearray(content)
         for i in range(1024, len(other), 2):
@@ -167,13 +171,19 @@ class BadInput(EndToEnd):
             file.write(content)
         result = self.run_program(command)
         self.assertEqual(result.code, 0, result.output)
+        command = self.launch_command(1, run_dir, [*sets[1:], "train_steps=3", "model.attention_dropout=0.5"], config)
+        result = self.run_program([*command, "--accept-change", "model.attention_dropout"])
+        self.assertEqual(result.code, 0, result.output)
+        self.assert_one_line(result.output, "accepted a change of the run: model.attention_dropout was ",
+                             ", now 0.5")
+        self.assertEqual(sorted(self.losses(run_dir)), [1, 2, 3])
 
     def test_what_a_run_or_its_checkpoints_do_not_fit_is_refused(self):
         run_dir = self.train(1, "taken", ["train_steps=1"])
         self.refused("seed", "--fresh", sets=["seed=4"], name="taken", fresh=False)
         for key, sets, says in (
                 ("model", ["model.num_hidden_layers=3"], "its checkpoints are of one model"),
-                ("optimizer.type", ["seed=2"], "its checkpoints fit no other value"),
+                ("optimizer.type", ["seed=2"], "its checkpoints hold the states of one optimizer"),
                 ("train_steps", ["train_steps=2"], "may change whenever a run is resumed"),
                 ("optimizer.params.l", ["seed=2"], 'nearest known key: "optimizer.params.lr"'),
                 ("scheduler", ["seed=2"], "seed was")):

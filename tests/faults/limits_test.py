@@ -28,7 +28,7 @@ exec "$@"
 
 
 def threads(pid):
-    """Of each thread of a process: its CPU time in ticks, and the system call in which it waits."""
+    """Reads of each thread of a process its CPU time in ticks, and the system call in which it waits."""
     found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         folder = f"/proc/{pid}/task/{thread}"
@@ -92,7 +92,7 @@ class Threads(EndToEnd):
                 if key not in CHOSEN or key in (env or {})}
 
     def ranks(self, name, size, prefix=(), env=None):
-        """Of each of the ranks, which no launcher has bound to cores, its threads after 30 steps."""
+        """Reads the threads of each rank after 30 steps; no launcher has bound the ranks to cores."""
         token = f"{self.folder}/{name}.key"
         with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
             file.write("5a" * 32)

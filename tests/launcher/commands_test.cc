@@ -56,8 +56,8 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
        "dtrain: unknown command bench frobnicate; there are: bench comm, bench mfu\n"},
       {{"chekpoint"},
        "dtrain: unknown command chekpoint; did you mean checkpoint? There are: train, launch, "
-       "logs, "
-       "checkpoint, trace, doctor, topo, env, exit-codes, bench\n"}};
+       "completion, ps, status, stop, logs, checkpoint, trace, doctor, topo, env, exit-codes, "
+       "bench\n"}};
   for (const auto& [arguments, message] : wrong) {
     std::vector<std::string> words = {program};
     words.insert(words.end(), arguments.begin(), arguments.end());
@@ -102,6 +102,42 @@ TEST(Dtrain, TrainEndsWithTheExitCodeOfTheProgramThatWritesItsCorpus) {
     EXPECT_EQ(job.Wait(), code) << job.Err();
     EXPECT_THAT(job.Err(), HasSubstr(absl::StrCat("dtrain-data ended with exit code ", code)));
   }
+}
+
+// In the shells themselves, which call the function as they do at a press of Tab.
+TEST(Completion, OffersWhatAShellCanType) {
+  const std::string bash = absl::StrCat(
+      "export PATH=", std::filesystem::path(DTRAIN_PROGRAM).parent_path().string(), ":$PATH\n",
+      "source <(dtrain completion bash)\n"
+      "tab() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _dtrain; echo \"${COMPREPLY[@]}\"; }\n"
+      "tab dtrain lau; tab dtrain launch --nno; tab dtrain logs --rank ''; tab dtrain ben\n");
+  LaunchedJob shell({}, {"bash", "-c", bash});
+  EXPECT_EQ(shell.Wait(), 0) << shell.Err();
+  EXPECT_EQ(shell.Out(), "launch\n--nnodes\n\nbench\n");
+  LaunchedJob other({"completion", "fish"});
+  EXPECT_EQ(other.Wait(), 64);
+  EXPECT_THAT(other.Err(), AllOf(HasSubstr("fish"), HasSubstr("bash"), HasSubstr("zsh")));
+}
+
+// groff warns of each request or character that it does not know.
+TEST(ManPages, AreReadWithoutAWarning) {
+  LaunchedJob pages({"man-pages", "pages"});
+  ASSERT_EQ(pages.Wait(), 0) << pages.Err();
+  const std::string folder = pages.folder() + "/pages";
+  ASSERT_TRUE(std::filesystem::exists(folder + "/dtrain.1"));
+  ASSERT_TRUE(std::filesystem::exists(folder + "/dtrain-launch.1"));
+  const std::string build = std::filesystem::path(DTRAIN_PROGRAM).parent_path();
+  LaunchedJob named({}, {"grep", "-rF", build, folder});
+  EXPECT_EQ(named.Wait(), 1) << named.Out();
+  LaunchedJob groff(
+      {}, {"sh", "-c", absl::StrCat("for f in ", folder, "/*.1; do groff -man -ww -z $f; done")});
+  EXPECT_EQ(groff.Wait(), 0);
+  EXPECT_EQ(groff.Err(), "");
+  LaunchedJob text(
+      {}, {"sh", "-c", absl::StrCat("groff -man -Tascii -P-cbou ", folder, "/dtrain-launch.1")});
+  EXPECT_EQ(text.Wait(), 0) << text.Err();
+  EXPECT_THAT(text.Out(), AllOf(HasSubstr("--nproc-per-node"), HasSubstr("SYNOPSIS"),
+                                HasSubstr("dtrain exit-codes")));
 }
 
 TEST(Dtrain, AMisspeltOptionIsToldWithTheNearest) {

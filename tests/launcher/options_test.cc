@@ -2,6 +2,7 @@
 
 #include <csignal>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -58,6 +59,144 @@ TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
   EXPECT_FALSE(Good({"p"}, {{"PET_NO_BIND", "1"}}).bind_cores) << "a switch is on with 1";
 }
 
+const Environment kSlurmJob = {
+    {"SLURM_JOB_ID", "42"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_JOB_NODELIST", "n[1-2]"}};
+
+TEST(ParseLaunch, InASlurmJobItStartsItselfOnAllNodes) {
+  const LaunchOptions options = Good({"p"}, kSlurmJob);
+  ASSERT_TRUE(options.place.has_value());
+  EXPECT_TRUE(options.place->starts_step);
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.rendezvous, "n1:20042");
+  EXPECT_EQ(options.token_file, "-");
+  EXPECT_TRUE(options.ranks_by_gpus);
+  EXPECT_THAT(options.signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1));
+  EXPECT_EQ(Good({"--token-file", "t", "p"}, kSlurmJob).token_file, "t");
+  EXPECT_FALSE(Good({"--nproc-per-node", "3", "p"}, kSlurmJob).ranks_by_gpus);
+  EXPECT_THAT(Good({"--signals-to-handle", "SIGTERM", "p"}, kSlurmJob).signals,
+              ElementsAre(SIGTERM));
+  EXPECT_THAT(Bad({"--nnodes", "3", "p"}, kSlurmJob), HasSubstr("SLURM_JOB_NUM_NODES=2"));
+  const LaunchOptions alone = Good({"--standalone", "p"}, kSlurmJob);
+  EXPECT_FALSE(alone.place.has_value());
+  EXPECT_EQ(alone.nodes, 1);
+  EXPECT_FALSE(alone.ranks_by_gpus);
+}
+
+TEST(ParseLaunch, InASlurmStepItIsOneNodeOfIt) {
+  const Environment step = {{"SLURM_JOB_ID", "42"},
+                            {"SLURM_STEP_ID", "0"},
+                            {"SLURM_NODEID", "1"},
+                            {"SLURM_STEP_NUM_NODES", "2"},
+                            {"SLURM_STEP_NODELIST", "a[1-2]"},
+                            {"SLURM_STEP_NUM_TASKS", "2"}};
+  const LaunchOptions options = Good({"p"}, step);
+  EXPECT_FALSE(options.place->starts_step);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.rendezvous, "a1:20042");
+  EXPECT_EQ(options.token_file, "") << "node 0 leaves one in the run directory";
+  EXPECT_TRUE(options.quiet) << "node 0 speaks for all";
+}
+
+TEST(ParseLaunch, TakesTheNodesFromKubernetesUnlessAFlagSaysOtherwise) {
+  const Environment group = {
+      {"LWS_LEADER_ADDRESS", "a-0.a"}, {"LWS_GROUP_SIZE", "4"}, {"LWS_WORKER_INDEX", "3"}};
+  const LaunchOptions options = Good({"--token-file", "t", "p"}, group);
+  EXPECT_EQ(options.nodes, 4);
+  EXPECT_EQ(options.node_rank, 3);
+  EXPECT_EQ(options.rendezvous, "a-0.a:29500");
+  EXPECT_FALSE(options.ranks_by_gpus);
+  EXPECT_EQ(options.signals.size(), 4U);
+  const LaunchOptions typed = Good(
+      {"--token-file", "t", "--node-rank", "2", "--master-addr", "b", "--master-port", "7", "p"},
+      group);
+  EXPECT_EQ(typed.node_rank, 2);
+  EXPECT_EQ(typed.rendezvous, "b:7");
+  EXPECT_THAT(Bad({"p"}, group), HasSubstr("--token-file"));
+  // Kubeflow Trainer gives all of it in PET_* variables, beside the index that its Job gives.
+  const Environment trainer = {{"PET_NNODES", "2"},
+                               {"PET_NODE_RANK", "1"},
+                               {"PET_MASTER_PORT", "29500"},
+                               {"JOB_COMPLETION_INDEX", "1"},
+                               {"PET_NPROC_PER_NODE", "8"},
+                               {"HOSTNAME", "run-node-0-1"},
+                               {"PET_MASTER_ADDR", "run-node-0-0.run"}};
+  const LaunchOptions train_job = Good({"--token-file", "t", "p"}, trainer);
+  EXPECT_EQ(train_job.nodes, 2);
+  EXPECT_EQ(train_job.node_rank, 1);
+  EXPECT_EQ(train_job.rendezvous, "run-node-0-0.run:29500");
+  Environment wrong = trainer;
+  wrong["PET_NODE_RANK"] = "0";
+  EXPECT_THAT(Bad({"--token-file", "t", "p"}, wrong),
+              HasSubstr("PET_NODE_RANK=0 contradicts JOB_COMPLETION_INDEX=1"));
+}
+
+TEST(ParseLaunch, AHostfileTakesTheFlagsThatChooseHostsAndPassesTheOthersOn) {
+  const LaunchOptions options = Good({"-H",
+                                      "hosts",
+                                      "--num_nodes=2",
+                                      "--num-gpus",
+                                      "3",
+                                      "--ssh_port",
+                                      "22",
+                                      "--launcher_args",
+                                      "-l me",
+                                      "--export",
+                                      "A=1",
+                                      "--export",
+                                      "B",
+                                      "--master_port",
+                                      "7",
+                                      "--dry-run",
+                                      "--max-restarts",
+                                      "2",
+                                      "-t",
+                                      "3",
+                                      "--no-bind",
+                                      "p",
+                                      "--export",
+                                      "x"},
+                                     {{"PET_ROLE", "a"}, {"PET_MASTER_ADDR", "n0"}});
+  EXPECT_EQ(options.hosts.hostfile, "hosts");
+  EXPECT_EQ(options.hosts.hosts_max, 2);
+  EXPECT_EQ(options.hosts.slots_max, 3);
+  EXPECT_EQ(options.hosts.ssh_port, "22");
+  EXPECT_EQ(options.hosts.launcher_args, "-l me");
+  EXPECT_THAT(options.hosts.exports, ElementsAre("A=1", "B"));
+  EXPECT_EQ(options.hosts.address, "n0");
+  EXPECT_EQ(options.hosts.port, 7);
+  EXPECT_TRUE(options.hosts.dry_run);
+  EXPECT_THAT(options.hosts.flags,
+              ElementsAre("--role", "a", "--max-restarts", "2", "-t", "3", "--no-bind"));
+  EXPECT_THAT(options.arguments, ElementsAre("--export", "x"));
+  const LaunchOptions plain = Good({"--hostfile", "h", "p"});
+  EXPECT_EQ(plain.hosts.hosts_max, 0);
+  EXPECT_EQ(plain.hosts.slots_max, 0);
+  EXPECT_EQ(plain.hosts.port, 0);
+  EXPECT_EQ(Good({"--hostfile", "h", "-i", "a:0", "p"}).hosts.include, "a:0");
+  EXPECT_EQ(Good({"--hostfile", "h", "-e", "a", "p"}).hosts.exclude, "a");
+}
+
+TEST(ParseLaunch, RefusesWhatContradictsAHostfileOrNeedsOne) {
+  for (const char* const flag :
+       {"--node-rank", "--rdzv-endpoint", "--token-file", "--local-addr"}) {
+    EXPECT_THAT(Bad({"--hostfile", "h", flag, "1", "p"}),
+                HasSubstr(absl::StrCat(flag, " contradicts --hostfile")));
+  }
+  EXPECT_THAT(Bad({"--hostfile", "h", "--standalone", "p"}),
+              HasSubstr("--standalone contradicts --hostfile"));
+  for (const char* const flag :
+       {"--include", "--exclude", "--ssh-port", "--launcher-args", "--export", "--remote-dtrain"}) {
+    EXPECT_THAT(Bad({flag, "1", "p"}), HasSubstr(absl::StrCat(flag, " needs --hostfile FILE")));
+  }
+  EXPECT_THAT(Bad({"--dry-run", "p"}), HasSubstr("--dry-run needs --hostfile"));
+  EXPECT_THAT(Bad({"--hostfile", "", "p"}), HasSubstr("--hostfile is \"\""));
+  for (const char* const number : {"0", "-1", "auto", "65537"}) {
+    EXPECT_THAT(Bad({"--hostfile", "h", "--nproc-per-node", number, "p"}),
+                HasSubstr("--nproc-per-node is \""));
+    EXPECT_THAT(Bad({"--hostfile", "h", "--ssh-port", number, "p"}), HasSubstr("--ssh-port is \""));
+  }
+}
+
 TEST(ParseLaunch, AnEmptyValueIsEmptyAndTakesNoOtherWord) {
   for (const std::vector<std::string>& id :
        {std::vector<std::string>{"--rdzv-id="}, {"--rdzv_id="}, {"--rdzv-id", ""}}) {
@@ -105,7 +244,7 @@ TEST(ParseLaunch, RefusesBadValuesByName) {
   }
   EXPECT_THAT(Bad({"--tee", "4", "p"}), HasSubstr("--tee"));
   EXPECT_THAT(Bad({"--signals-to-handle", "SIGKILL", "p"}), HasSubstr("SIGKILL"));
-  EXPECT_THAT(Bad({"--hostfile", "h", "p"}), HasSubstr("not supported"));
+  EXPECT_THAT(Bad({"--launcher", "pdsh", "p"}), HasSubstr("not supported"));
   EXPECT_THAT(Bad({"--nproc-per-node"}), HasSubstr("needs a value"));
   EXPECT_THAT(Bad({}), HasSubstr("no program"));
 }

@@ -5,10 +5,13 @@
 #include <sys/eventfd.h>
 
 #include <csignal>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "launcher/temp_dir.h"
@@ -64,6 +67,87 @@ TEST(Supervisor, ARankThatItKilledIsNoCauseThoughAPeerIsLostMeanwhile) {
   EXPECT_TRUE(result.ends[0].stopped);
   EXPECT_TRUE(result.stop.forced);
   EXPECT_EQ(ExitCodeOf(result), kExitTemporary);
+}
+
+// Once the rank is `ready`, tells this agent that another one got a stop signal, then sends this
+// process the signals `own`, one at each Take, and at last lets the rank `go`.
+class StoppedByAnother final : public Peers {
+ public:
+  StoppedByAnother(const std::string& folder, std::vector<int> own)
+      : ready_(folder + "/ready"), go_(folder + "/go"), own_(std::move(own)) {}
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override {
+    if (!FileExists(ready_)) {
+      return {};
+    }
+    const size_t turn = turn_++;
+    if (turn == 0) {
+      Order stop;
+      stop.kind = Order::Kind::kStop;
+      stop.node = 1;
+      stop.signal = SIGTERM;
+      return {stop};
+    }
+    if (turn <= own_.size()) {
+      raise(own_[turn - 1]);
+    } else {
+      std::ofstream(go_).close();
+    }
+    return {};
+  }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order) override {}
+  int nodes() const override { return 1; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
+  const std::string ready_;
+  const std::string go_;
+  const std::vector<int> own_;
+  size_t turn_ = 0;
+};
+
+// Whether a supervisor that gets the signals `own` after another agent's one kills its rank at
+// once.
+bool KillsAfter(const std::vector<int>& own) {
+  const TempDir folder = *TempDir::Create(::testing::TempDir());
+  auto signals = SignalSource::Create({SIGTERM, SIGUSR1});
+  EXPECT_TRUE(signals.ok()) << signals.status();
+  signals->Take();  // Those that another test left.
+  auto guard = Guard::Start(folder.path() + "/guarded");
+  EXPECT_TRUE(guard.ok()) << guard.status();
+  auto socket = AgentSocket::Listen(folder.path() + "/agent");
+  EXPECT_TRUE(socket.ok()) << socket.status();
+  auto reporter = Reporter::Start({.events_path = folder.path() + "/events.jsonl"});
+  EXPECT_TRUE(reporter.ok()) << reporter.status();
+  StoppedByAnother peers(folder.path(), own);
+  Attempt attempt;
+  attempt.program = "/bin/sh";
+  attempt.name = "sh";
+  // Slurm's SIGUSR1 reaches ranks as well, and would kill this one.
+  attempt.arguments = {"-c",
+                       "trap : TERM; kill -USR1 $$; : >$0/ready; "
+                       "while [ ! -e $0/go ]; do sleep 0.01; done; exit 143",
+                       folder.path()};
+  attempt.shape.ranks_of_node = {1};
+  attempt.shape.run_dir = folder.path();
+  attempt.slots = {RankSlot{}};
+  attempt.log_dir = folder.path();
+  Supervisor supervisor({*signals, *guard, *socket, **reporter, &peers}, SupervisorLimits(),
+                        attempt);
+  const AttemptResult result = supervisor.Run();
+  EXPECT_EQ(result.ends.size(), 1U);
+  EXPECT_EQ(ExitCodeOf(result), result.stop.forced ? kExitTemporary : kExitTerminated);
+  return result.stop.forced;
+}
+
+TEST(Supervisor, ItsOwnSignalAfterAnotherAgentsIsNoSecondOne) {
+  EXPECT_FALSE(KillsAfter({SIGTERM}));
+  EXPECT_TRUE(KillsAfter({SIGTERM, SIGTERM}));
+}
+
+TEST(Supervisor, TheWarningAheadOfATimeLimitLetsTheSaveEnd) {
+  EXPECT_FALSE(KillsAfter({SIGUSR1, SIGUSR1, SIGTERM}));
 }
 
 }  // namespace

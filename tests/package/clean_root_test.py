@@ -80,6 +80,7 @@ class CleanRoot(unittest.TestCase):
             apt-get install -q -y --no-install-recommends /packages/dtrain_*.deb
             refuse dtrain-gpt config.json
             dpkg -s dtrain | grep '/usr/lib/dtrain/torch'
+            dpkg -s dtrain | grep '^Recommends: libcurl4, liburing2, '
             DTRAIN_TORCH=/opt/site-packages/torch dtrain-gpt --help >/dev/null
             ln -s /opt/site-packages/torch /usr/lib/dtrain/torch
             BIN=/usr/bin

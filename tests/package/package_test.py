@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -74,6 +75,18 @@ class Package(unittest.TestCase):
         headers = [f"dtrain/{name}" for name in files_below(PUBLIC)]
         headers += ["dtrain/base/json.h", "dtrain/base/status.h"]
         self.assertEqual(files_below(f"{self.prefix}/include"), sorted(headers))
+        self.assertEqual(sorted(os.listdir(f"{self.prefix}/share/dtrain")), ["configs", "examples", "tools"])
+        self.assertEqual(os.listdir(f"{self.prefix}/share/dtrain/tools"), ["convert_checkpoint.py"])
+
+    def test_manual_pages_and_completions_know_each_program(self):
+        pages = os.listdir(f"{self.prefix}/share/man/man1")
+        self.assertEqual([name for name in TOOLS if f"{name}.1" not in pages], [])
+        self.assertIn("dtrain-checkpoint-list.1", pages)
+        with open(f"{self.prefix}/share/man/man1/dtrain-launch.1", encoding="utf-8") as file:
+            self.assertIn("\\-\\-nproc\\-per\\-node N\n", file.read())
+        for name in ("bash-completion/completions/dtrain", "zsh/site-functions/_dtrain"):
+            with open(f"{self.prefix}/share/{name}", encoding="utf-8") as file:
+                self.assertIn("complete -- ", file.read())
 
     def test_cmake_and_pkg_config_files_name_no_folder_of_the_source_or_of_the_first_place(self):
         for name in files_below(f"{self.prefix}/lib"):
@@ -104,6 +117,12 @@ class Package(unittest.TestCase):
     def test_the_installed_programs_find_libtorch(self):
         self.run_program([f"{self.prefix}/bin/dtrain-gpt", "--help"])
         self.assertIn("data", self.run_program([f"{self.prefix}/bin/dtrain", "--help"]).stdout)
+
+    def test_the_installed_converter_starts_with_any_python(self):
+        # -I: no package of this tree helps. torch is needed only once a file is read.
+        converter = f"{self.prefix}/share/dtrain/tools/convert_checkpoint.py"
+        said = self.run_program([sys.executable, "-I", "-B", converter, "--help"]).stdout
+        self.assertIn("dtrain checkpoint import OUT", said)
 
     def test_a_missing_libtorch_is_refused_in_one_line(self):
         result = self.configure("no-torch", "-DDTRAIN_TORCH=/nowhere", expect=None)

@@ -81,7 +81,8 @@ class Pages(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_launch_flags_exist(self):
-        flags = set(re.findall(r'"(?:-\w,)?(--[a-z-]+)"', read("launcher/options.cc"))) | LAUNCH_ALIASES
+        code = read("launcher/options.cc") + read("launcher/hosts/host_flags.cc")
+        flags = set(re.findall(r'"(?:-\w,)?(--[a-z-]+)"', code)) | LAUNCH_ALIASES
         wrong = []
         for page in CURRENT_PAGES:
             text = read(page).replace("\\\n", " ")

@@ -14,7 +14,7 @@ BUILD = os.environ["DTRAIN_BUILD"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 
 VERSION = {"NCCL_MAJOR": 2, "NCCL_MINOR": 19, "NCCL_PATCH": 4, "NCCL_VERSION_CODE": 21904}
-# As nccl.h of NCCL 2.19.4 declares them.
+# nccl.h of NCCL 2.19.4 declares these.
 FIELDS = {"size", "magic", "version", "blocking", "cgaClusterSize", "minCTAs", "maxCTAs", "netName",
           "splitShare"}
 FUNCTIONS = {"ncclAllGather", "ncclAllReduce", "ncclBcast", "ncclBroadcast", "ncclCommAbort", "ncclCommCount",

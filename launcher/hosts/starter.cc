@@ -1,0 +1,355 @@
+#include "launcher/hosts/starter.h"
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/deadline.h"
+#include "base/status.h"
+#include "base/system/resource_limits.h"
+#include "base/text/text.h"
+#include "base/unique_fd.h"
+#include "comm/net/job_key.h"
+#include "comm/net/socket.h"
+#include "launcher/hosts/host_answers.h"
+#include "launcher/hosts/host_link.h"
+#include "launcher/hosts/host_plan.h"
+#include "launcher/ranks/rank_end.h"
+#include "launcher/ranks/signals.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr int kConnectingMax = 64;
+constexpr absl::Duration kHelloTime = absl::Minutes(1);
+// After one host has failed the others end by themselves within seconds.
+constexpr absl::Duration kOthersTime = absl::Seconds(10);
+// For the hosts' answer to a second stop signal.
+constexpr absl::Duration kGiveUpTime = absl::Seconds(10);
+constexpr absl::Duration kHangUpTime = absl::Seconds(2);
+constexpr absl::Duration kFirstNotice = absl::Seconds(4);
+constexpr absl::Duration kNextNotice = absl::Seconds(30);
+constexpr int kShowMs = 10'000;
+
+class Starter {
+ public:
+  Starter(const LaunchOptions& options, std::vector<HostPlan> plans, const comm::JobKey& key,
+          SignalSource& signals);
+
+  // The job's exit code, or why nothing was started.
+  absl::StatusOr<int> Run();
+
+ private:
+  using State = HostLink::State;
+
+  void Step();
+  absl::Status StartMore();
+  void Wait();
+  void TakeSignals();
+  void TakeEnds();
+  void OnEnd(size_t node);
+  void HangUpAll();
+  void SayWhoIsMissing();
+  bool AllHaveAnswered() const;
+  std::vector<HostAnswer> Answers() const;
+  absl::Status MeetFirst();
+  void MeetOthers();
+  void StopLate();
+  void EndAll();
+  int Count(State state) const;
+  static bool Passed(const std::optional<Deadline>& deadline) {
+    return deadline.has_value() && deadline->Expired();
+  }
+  void Say(const std::string& text) {
+    console_.err.Add(absl::StrCat("dtrain launch: ", text, "\n"));
+  }
+
+  const LaunchOptions& options_;
+  const std::string token_;
+  SignalSource& signals_;
+  std::vector<HostLink> links_;  // By node rank.
+  std::vector<HostEnd> ends_;
+  StarterConsole console_;
+  int received_ = 0;  // Stop signals.
+  int first_signal_ = 0;
+  int ended_ = 0;            // Number of hosts that have ended.
+  bool begun_ = false;       // All hosts can start, and node 0 was told to.
+  bool others_met_ = false;  // The others were told too.
+  bool stopped_late_ = false;
+  bool hung_up_ = false;
+  Deadline next_notice_ = Deadline::After(kFirstNotice);
+  std::optional<Deadline> others_end_;  // Set by the first failure.
+  std::optional<Deadline> give_up_;     // Set by the second signal.
+};
+
+Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, const comm::JobKey& key,
+                 SignalSource& signals)
+    : options_(options),
+      token_(reinterpret_cast<const char*>(key.secret_bytes().data()), key.secret_bytes().size()),
+      signals_(signals) {
+  for (HostPlan& plan : plans) {
+    links_.emplace_back(std::move(plan));
+  }
+  ends_.resize(links_.size(), HostEnd{.code = kExitTemporary});
+}
+
+absl::StatusOr<int> Starter::Run() {
+  const Deadline answered = Deadline::After(std::min(kHelloTime, options_.join_timeout));
+  absl::Status status;
+  while (status.ok() && received_ == 0 && !AllHaveAnswered() && !answered.Expired()) {
+    status = StartMore();
+    Step();
+    SayWhoIsMissing();
+  }
+  if (status.ok() && received_ > 0) {
+    status =
+        first_signal_ == SIGINT
+            ? absl::CancelledError("SIGINT before all hosts had answered; nothing was started")
+            : absl::AbortedError("stop signal before all hosts had answered; nothing was started");
+  }
+  if (status.ok()) {
+    status = MeetFirst();
+  }
+  while (status.ok() && Count(State::kEnded) < static_cast<int>(links_.size()) &&
+         !Passed(give_up_)) {
+    Step();
+    MeetOthers();
+    StopLate();
+  }
+  EndAll();
+  DT_RETURN_IF_ERROR(status);
+  return CodeOfJob(ends_, received_ > 0);
+}
+
+// One turn: waits until something has happened, and deals with it.
+void Starter::Step() {
+  Wait();
+  TakeSignals();
+  for (HostLink& link : links_) {
+    link.Move(console_);
+  }
+  TakeEnds();
+  console_.out.Flush();
+  console_.err.Flush();
+}
+
+absl::Status Starter::StartMore() {
+  int connecting = Count(State::kGreeting);
+  for (HostLink& link : links_) {
+    if (link.state() == State::kWaiting && connecting < kConnectingMax) {
+      DT_RETURN_IF_ERROR(link.Start(token_));
+      ++connecting;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Starter::Wait() {
+  constexpr int kTurnMs = 200;
+  std::vector<pollfd> entries = {{signals_.poll_fd(), POLLIN, 0},
+                                 {console_.out.empty() ? -1 : console_.out.fd(), POLLOUT, 0},
+                                 {console_.err.empty() ? -1 : console_.err.fd(), POLLOUT, 0}};
+  const bool has_room = console_.HasRoom();
+  for (const HostLink& link : links_) {
+    entries.push_back({has_room ? link.out_fd() : -1, POLLIN, 0});
+    entries.push_back({has_room ? link.err_fd() : -1, POLLIN, 0});
+    entries.push_back({link.full_fd(), POLLOUT, 0});
+  }
+  poll(entries.data(), entries.size(), kTurnMs);
+}
+
+void Starter::TakeSignals() {
+  for (const int signal : signals_.Take()) {
+    if (signal == SIGCHLD) {
+      continue;
+    }
+    ++received_;
+    first_signal_ = first_signal_ == 0 ? signal : first_signal_;
+    if (received_ > 1) {
+      give_up_ = give_up_.value_or(Deadline::After(kGiveUpTime));
+    }
+    for (HostLink& link : links_) {
+      if (link.state() == State::kMet) {
+        link.SendSignal(signal);
+      }
+    }
+  }
+}
+
+void Starter::TakeEnds() {
+  for (size_t node = 0; node < links_.size(); ++node) {
+    if (links_[node].TakeEnd(console_)) {
+      ends_[node].order = ended_++;
+      ends_[node].stopped = !begun_ || hung_up_ || stopped_late_;
+      OnEnd(node);
+    }
+  }
+}
+
+void Starter::OnEnd(size_t node) {
+  const HostLink& link = links_[node];
+  HostEnd& end = ends_[node];
+  end.code = link.exit_code().value_or(kExitTemporary);
+  end.lost = !link.exit_code().has_value();
+  if (end.stopped) {
+    return;
+  }
+  if (end.lost) {
+    Say(absl::StrFormat("host %s is lost: %s", link.plan().host, Printable(link.Why())));
+  }
+  // After a stop signal a host may take its time to save.
+  if (received_ == 0 && (end.lost || end.code != kExitOk)) {
+    others_end_ = others_end_.value_or(Deadline::After(kOthersTime));
+  }
+  if (!others_met_) {  // The nodes cannot meet any more.
+    HangUpAll();
+  }
+}
+
+void Starter::HangUpAll() {
+  hung_up_ = true;
+  for (HostLink& link : links_) {
+    link.HangUp();
+  }
+}
+
+void Starter::SayWhoIsMissing() {
+  if (!next_notice_.Expired()) {
+    return;
+  }
+  next_notice_ = Deadline::After(kNextNotice);
+  std::vector<std::string> missing;
+  int answered = 0;
+  for (const HostLink& link : links_) {
+    answered += link.hello().version.empty() ? 0 : 1;
+    if (link.state() == State::kGreeting || link.state() == State::kWaiting) {
+      missing.push_back(link.plan().host);
+    }
+  }
+  Say(absl::StrFormat("%d of %d hosts have answered; still to come: %s", answered, links_.size(),
+                      absl::StrJoin(missing, ", ")));
+}
+
+// Whether each host has answered, or never will.
+bool Starter::AllHaveAnswered() const {
+  return Count(State::kWaiting) == 0 && Count(State::kGreeting) == 0;
+}
+
+std::vector<HostAnswer> Starter::Answers() const {
+  std::vector<HostAnswer> answers;
+  for (const HostLink& link : links_) {
+    const HelloMessage& hello = link.hello();
+    const bool can_start = hello.version == OwnVersion() && hello.error.empty();
+    const bool is_silent = hello.version.empty() || (can_start && link.state() == State::kEnded);
+    answers.push_back({link.plan().host, link.plan().is_local, is_silent ? link.Why() : "", hello});
+  }
+  return answers;
+}
+
+// When all hosts can start: node 0 begins, and opens the coordinator.
+absl::Status Starter::MeetFirst() {
+  const std::vector<HostAnswer> answers = Answers();
+  DT_RETURN_IF_ERROR(CheckAnswers(answers, OwnVersion()));
+  std::string address = options_.hosts.address;
+  if (address.empty()) {
+    DT_ASSIGN_OR_RETURN(address, MeetingAddress(answers));
+  }
+  begun_ = true;
+  others_met_ = links_.size() == 1;  // Then there is nobody to meet.
+  links_.front().Meet(others_met_ ? "" : comm::Endpoint{address, options_.hosts.port}.ToString());
+  return absl::OkStatus();
+}
+
+void Starter::MeetOthers() {
+  if (others_met_ || links_.front().serving().empty()) {
+    return;
+  }
+  others_met_ = true;
+  for (size_t node = 1; node < links_.size(); ++node) {
+    links_[node].Meet(links_.front().serving());
+  }
+}
+
+// Stops hosts that go on although one has failed: they could wait for it for minutes.
+void Starter::StopLate() {
+  if (stopped_late_ || !Passed(others_end_)) {
+    return;
+  }
+  stopped_late_ = true;
+  for (HostLink& link : links_) {
+    if (link.state() == State::kMet) {
+      Say(absl::StrCat("stopping host ", link.plan().host));
+      link.SendSignal(SIGTERM);
+    }
+  }
+}
+
+// Leaves no process of this host behind: agents without ranks end when they are hung up on.
+void Starter::EndAll() {
+  const auto left = [this] {
+    return Count(State::kEnded) + Count(State::kWaiting) < static_cast<int>(links_.size());
+  };
+  HangUpAll();
+  for (const Deadline deadline = Deadline::After(kHangUpTime); left() && !deadline.Expired();) {
+    Step();
+  }
+  for (const HostLink& link : links_) {
+    link.Kill();
+  }
+  for (const Deadline deadline = Deadline::After(kHangUpTime); left() && !deadline.Expired();) {
+    Step();
+  }
+  console_.out.Finish(kShowMs);
+  console_.err.Finish(kShowMs);
+}
+
+int Starter::Count(State state) const {
+  return static_cast<int>(
+      std::count_if(links_.begin(), links_.end(),
+                    [state](const HostLink& link) { return link.state() == state; }));
+}
+
+// Keeps the numbers 0 to 2 for the standard streams, also where one was closed.
+void FillStandardStreams() {
+  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= 2) {
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  }
+  UniqueFd(fd).reset();
+}
+
+absl::StatusOr<int> StartAll(const LaunchOptions& options, const Environment& environment) {
+  constexpr uint64_t kFilesOfHost = 4;
+  DT_ASSIGN_OR_RETURN(std::vector<HostPlan> plans, PlanHosts(options, environment));
+  if (options.hosts.dry_run) {
+    std::fputs(DescribePlans(plans).c_str(), stdout);
+    return kExitOk;
+  }
+  AllowOpenFiles(kFilesOfHost * plans.size());
+  DT_ASSIGN_OR_RETURN(SignalSource signals, SignalSource::Create(options.signals));
+  DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Generate());
+  return Starter(options, std::move(plans), key, signals).Run();
+}
+
+}  // namespace
+
+int StartOnHosts(const LaunchOptions& options, const Environment& environment) {
+  FillStandardStreams();
+  const absl::StatusOr<int> code = StartAll(options, environment);
+  if (!code.ok()) {
+    std::fprintf(stderr, "dtrain launch: %s\n", std::string(code.status().message()).c_str());
+    return ExitCodeFor(code.status());
+  }
+  return *code;
+}
+
+}  // namespace dtrain::launcher

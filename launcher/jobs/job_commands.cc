@@ -1,0 +1,229 @@
+// `dtrain ps`, `dtrain status` and `dtrain stop`. They work on any host of a job, by the agent
+// there.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/console/command_line.h"
+#include "base/console/progress_line.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "launcher/commands/commands.h"
+#include "launcher/jobs/job_registry.h"
+#include "launcher/ranks/agent_socket.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+// A rank that has said nothing for so long may hang.
+constexpr double kSilentSeconds = 60;
+
+absl::StatusOr<Json> StatusOf(const JobFacts& job) {
+  DT_ASSIGN_OR_RETURN(const std::string text, AskAgent(job.socket, Deadline::After(kAnswerTime)));
+  return ParseJson(text, "the agent's answer");
+}
+
+// The highest step of its ranks; -1: none has said one.
+int64_t StepOf(const Json& status) {
+  int64_t step = -1;
+  for (const Json& rank : status["ranks"]) {
+    step = std::max(step, rank["step"].get<int64_t>());
+  }
+  return step;
+}
+
+std::string UpTime(const JobFacts& job) {
+  const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  return FormatDuration(std::max(0.0, now - job.started_at));
+}
+
+std::string NodeText(const JobFacts& job) {
+  return job.nodes == 1 ? "-" : absl::StrFormat("%d of %d", job.node_rank, job.nodes);
+}
+
+Json FactsOf(const JobFacts& job) {
+  return {{"run_dir", job.run_dir}, {"run_id", job.run_id},        {"program", job.program},
+          {"pid", job.pid},         {"nodes", job.nodes},          {"node_rank", job.node_rank},
+          {"ranks", job.ranks},     {"started_at", job.started_at}};
+}
+
+// The job of a run directory, or the only one. InvalidArgument names those that run.
+absl::StatusOr<JobFacts> FindJob(const std::string& run_dir, const Environment& environment) {
+  DT_ASSIGN_OR_RETURN(std::vector<JobFacts> jobs, RunningJobs(RegistryFolder(environment)));
+  if (run_dir.empty() && jobs.size() == 1) {
+    return jobs.front();
+  }
+  std::error_code none;
+  const std::string wanted = std::filesystem::weakly_canonical(run_dir, none);
+  for (const JobFacts& job : jobs) {
+    if (!run_dir.empty() && std::filesystem::weakly_canonical(job.run_dir, none) == wanted) {
+      return job;
+    }
+  }
+  const std::string running =
+      jobs.empty() ? "no job of yours runs on this host"
+                   : absl::StrCat("these run here: ",
+                                  absl::StrJoin(jobs, ", ", [](std::string* out, const auto& job) {
+                                    absl::StrAppend(out, job.run_dir);
+                                  }));
+  return absl::InvalidArgumentError(
+      run_dir.empty() ? absl::StrCat(running, jobs.empty() ? "" : "; name one by its run directory")
+                      : absl::StrFormat("no job runs in %s; %s", run_dir, running));
+}
+
+void PrintRanks(const Json& status) {
+  std::printf("%6s %10s  %-10s %s\n", "rank", "step", "phase", "last word");
+  for (const Json& rank : status["ranks"]) {
+    const bool alive = rank["alive"];
+    const int64_t step = rank["step"];
+    const double age = rank.value("beat_age_s", -1.0);
+    std::string word = age < 0 ? "none yet" : absl::StrCat(FormatAge(age), " ago");
+    if (age > kSilentSeconds && alive) {
+      absl::StrAppend(&word, "; does it hang? See its log");
+    }
+    std::printf("%6d %10s  %-10s %s\n", rank["rank"].get<int>(),
+                step < 0 ? "-" : WithThousands(step).c_str(),
+                alive ? rank["phase"].get<std::string>().c_str() : "has ended", word.c_str());
+  }
+}
+
+// The parts that the three commands' lines have in common.
+struct JobArguments {
+  std::string run_dir;
+  bool json = false;
+
+  void AddRunDir(CLI::App& app) {
+    app.add_option("RUN_DIR", run_dir,
+                   "Run directory of the job. May be left out where one job runs on this host");
+  }
+  void AddJson(CLI::App& app) {
+    app.add_flag("--json", json, "Print JSON instead of text. Default: off");
+  }
+};
+
+absl::Status Signal(const JobFacts& job, int signal) {
+  if (ProcessStart(job.pid) != job.process_start || kill(job.pid, signal) != 0) {
+    return absl::NotFoundError(absl::StrFormat("the job in %s has just ended", job.run_dir));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int PsCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app(
+      "Lists the jobs of this user that run on this host, with those of other nodes that "
+      "have ranks here.",
+      "dtrain ps");
+  JobArguments given;
+  given.AddJson(app);
+  app.footer("Example:\n  dtrain ps");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
+  }
+  const auto jobs = RunningJobs(RegistryFolder(environment));
+  if (!jobs.ok()) {
+    return EndOf("dtrain ps", jobs.status());
+  }
+  Json rows = Json::array();
+  if (!given.json && !jobs->empty()) {
+    std::printf("%8s %10s %6s %9s %9s  %s\n", "pid", "up", "ranks", "node", "step",
+                "run directory");
+  }
+  for (const JobFacts& job : *jobs) {
+    const absl::StatusOr<Json> status = StatusOf(job);
+    const int64_t step = status.ok() ? StepOf(*status) : -1;
+    if (given.json) {
+      rows.push_back(FactsOf(job));
+      rows.back()["step"] = step < 0 ? Json() : Json(step);
+      continue;
+    }
+    std::printf("%8d %10s %6d %9s %9s  %s\n", job.pid, UpTime(job).c_str(), job.ranks,
+                NodeText(job).c_str(), step < 0 ? "-" : WithThousands(step).c_str(),
+                job.run_dir.c_str());
+  }
+  if (given.json) {
+    std::printf("%s\n", DumpJson(rows).c_str());
+  } else if (jobs->empty()) {
+    std::printf("No job of yours runs on this host.\n");
+  }
+  return kExitOk;
+}
+
+int StatusCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app("Shows a running job: what each of its ranks on this host does, and since when.",
+               "dtrain status");
+  JobArguments given;
+  given.AddRunDir(app);
+  given.AddJson(app);
+  app.footer("Examples:\n  dtrain status\n  dtrain status runs/gpt");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
+  }
+  const absl::StatusOr<JobFacts> job = FindJob(given.run_dir, environment);
+  const absl::StatusOr<Json> status = job.ok() ? StatusOf(*job) : job.status();
+  if (!status.ok()) {
+    return EndOf("dtrain status", status.status());
+  }
+  if (given.json) {
+    Json all = FactsOf(*job);
+    all.update(*status);
+    std::printf("%s\n", DumpJson(all).c_str());
+    return kExitOk;
+  }
+  std::printf("%s: %s for %s, attempt %d, %d of %d ranks on this host\n", job->run_dir.c_str(),
+              (*status)["phase"].get<std::string>().c_str(), UpTime(*job).c_str(),
+              (*status)["attempt"].get<int>(), job->ranks, (*status)["world_size"].get<int>());
+  PrintRanks(*status);
+  return kExitOk;
+}
+
+int StopCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app(
+      "Lets the ranks of a running job, on all its nodes, save and stop, and waits for "
+      "the end. Ctrl-C ends the wait, not the stop.",
+      "dtrain stop");
+  JobArguments given;
+  given.AddRunDir(app);
+  bool now = false;
+  app.add_flag("--now", now, "Kill the ranks at once, without a save. Default: off");
+  app.footer("Examples:\n  dtrain stop runs/gpt\n  dtrain stop --now runs/gpt");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
+  }
+  const absl::StatusOr<JobFacts> job = FindJob(given.run_dir, environment);
+  absl::Status status = job.ok() ? Signal(*job, SIGTERM) : job.status();
+  if (!status.ok()) {
+    return EndOf("dtrain stop", status);
+  }
+  const int64_t began = Clock::Real().MonotonicNanos();
+  std::printf("%s is told to %s\n", job->run_dir.c_str(), now ? "end now" : "save and stop");
+  std::fflush(stdout);
+  constexpr absl::Duration kLook = absl::Milliseconds(20);
+  for (bool told = false; ProcessStart(job->pid) == job->process_start;) {
+    Clock::Real().Sleep(kLook);
+    if (now && !told) {  // The second signal kills. It must not melt into the first.
+      const absl::StatusOr<Json> answer = StatusOf(*job);
+      told = !answer.ok() || (*answer)["phase"] != "running";
+      if (told) {
+        Signal(*job, SIGTERM).IgnoreError();
+      }
+    }
+  }
+  std::printf("%s has ended after %.1f s\n", job->run_dir.c_str(),
+              static_cast<double>(Clock::Real().MonotonicNanos() - began) * 1e-9);
+  return kExitOk;
+}
+
+}  // namespace dtrain::launcher

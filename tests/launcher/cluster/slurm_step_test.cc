@@ -1,0 +1,60 @@
+// The command and the environment of the step by which a launcher starts itself on all nodes.
+#include "launcher/cluster/slurm_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dtrain::launcher::slurm_step_test {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::vector<std::string> CommandOf(const std::vector<std::string>& arguments) {
+  const Environment environment = {
+      {"SLURM_JOB_ID", "42"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_JOB_NODELIST", "n[1-2]"}};
+  const auto parsed = ParseLaunch(arguments, environment);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? StepCommand({parsed->options, arguments, environment}, "/usr/bin/srun",
+                                   "/opt/dtrain/bin/dtrain")
+                     : std::vector<std::string>();
+}
+
+TEST(StepCommand, RunsThisLauncherOnceANodeWithItsArgumentsAndTheTokenOnStdin) {
+  EXPECT_THAT(CommandOf({"--tee", "3", "--", "./gpt", "c.json", "--set", "a b"}),
+              ElementsAre("/usr/bin/srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
+                          "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0", "--input=all",
+                          "/opt/dtrain/bin/dtrain", "launch", "--token-file", "-", "--tee", "3",
+                          "--", "./gpt", "c.json", "--set", "a b"));
+}
+
+TEST(StepCommand, ATokenFileOfTheUserStays) {
+  const auto command = CommandOf({"--token-file", "/shared/token", "./gpt"});
+  EXPECT_THAT(command, Contains("--input=none"));
+  EXPECT_THAT(command, Contains("/shared/token"));
+  EXPECT_THAT(command, Not(Contains("-")));
+}
+
+// The port says where nodes meet: each launcher computes it from Slurm's variables.
+TEST(StepCommand, HasNoEndpoint) {
+  for (const std::string& word : CommandOf({"./gpt"})) {
+    EXPECT_EQ(word.find("20042"), std::string::npos) << word;
+    EXPECT_THAT(word, Not(StartsWith("--rdzv")));
+  }
+}
+
+TEST(StepEnvironment, DropsWhatWouldGiveALauncherTheShareOfOneRank) {
+  const Environment kept = {{"SLURM_JOB_ID", "42"}, {"SLURM_GPUS_PER_NODE", "8"}, {"PATH", "/bin"}};
+  Environment all = kept;
+  for (const char* const name :
+       {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK",
+        "SLURM_NTASKS_PER_GPU", "SLURM_GPU_BIND", "SLURM_DISTRIBUTION"}) {
+    all[name] = "1";
+  }
+  EXPECT_EQ(StepEnvironment(all), kept);
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::slurm_step_test
