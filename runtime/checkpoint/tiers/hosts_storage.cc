@@ -207,7 +207,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> HostsStorage::OpenFile
       break;
     }
     const Place& place = places_[copies.front().place];
-    if (place.peer != nullptr) {
+    if (anew && place.peer != nullptr) {
       return place.peer->OpenListed(path, copies.front().bytes);
     }
     auto file = place.storage->OpenFile(path);
