@@ -322,12 +322,40 @@ def classifier(files):
     return table(("vocabulary", "x LibTorch (goal 1.0)", "", "peak (goal 65 MiB)", "", "LibTorch's peak"), rows)
 
 
+def checkpoint(files):
+    rows = []
+    for model in only(files)["models"]:
+        for row in model["summary"]["ways"]:
+            def cell(key, digits=0, of=row):
+                return f"{of[key]:,.{digits}f}" if key in of else ""
+
+            step = row.get("step_of_none")
+            rows.append((f"{model['model']}: {row['way']}", cell("blocked_ms", 2), cell("durable_ms"),
+                         f"{step['median']:.3f} {range_of(step)}" if step else "", cell("restore_ms")))
+    return table(("", "stands still, ms", "durable after, ms", "step of one without saves", "restore, ms"), rows,
+                 "lrrrr")
+
+
+def checkpoint_goals(files):
+    names = {"async_blocked_ms_per_gb": "an asynchronous save: ms for each GB", "_of_dcp_async": "of DCP's asynchronous save",
+             "_step_of_none": "of a step without saves", "write_of_direct": "write, of the plain one's rate",
+             "restore_of_direct": "restore, of the plain read's rate",
+             "peak_over_state_mb": "memory of a restore beyond the state, MB", "reshard_of_restore": "of a plain restore"}
+    rows = []
+    for goal in only(files)["goals"]:
+        name = goal["name"].removeprefix("checkpoint.")
+        what = next(text for end, text in names.items() if name.endswith(end))
+        rows.append((name, what, f"{goal['measured']:.3g}", f"{goal['op']} {goal['target']:g}", cell_of(goal)))
+    return table(("goal", "what", "measured", "", ""), rows, "llrrl")
+
+
 TABLES = {"build": build, "train": train, "mfu": mfu, "step": step_speed, "start": step_start,
           "comm": comm_shm, "tcp": tcp, "tcp-shaped": tcp_shaped, "roce": roce, "overlap": overlap,
           "compression": compression,
           "zero-speed": zero_speed, "zero-goals": zero_goals, "zero-states": zero_states,
           "optimizer": optimizer, "kernel-goals": kernel_goals, "kernel-misses": kernel_misses,
-          "kernels": kernel_cells, "classifier": classifier}
+          "kernels": kernel_cells, "classifier": classifier, "checkpoint": checkpoint,
+          "checkpoint-goals": checkpoint_goals}
 # Tables whose files have a caption at another table of their section.
 WITHOUT_CAPTION = {"all-goals", "machines", "tcp-shaped", "zero-goals", "zero-states", "start",
-                   "kernel-misses", "kernels"}
+                   "kernel-misses", "kernels", "checkpoint-goals"}

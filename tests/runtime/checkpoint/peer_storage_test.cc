@@ -18,6 +18,7 @@
 #include "checkpoint/storage/posix_storage.h"
 #include "comm/group.h"
 #include "runtime/checkpoint/tiers/file_server.h"
+#include "runtime/checkpoint/tiers/hosts_storage.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "tests/testing/cluster.h"
 
@@ -125,6 +126,34 @@ TEST(PeerStorageTest, FilesAreWrittenReadListedAndRemovedThere) {
     return Expect(absl::IsNotFound(disk.List("step").status()), "it is removed");
   });
   EXPECT_EQ(*ReadFile(folder.path() + "/latest"), "two");
+}
+
+// As when another storage over the same places has dropped a damaged copy since the list was made.
+TEST(PeerStorageTest, ACopyThatIsGoneIsLookedForElsewhere) {
+  const testing::TempFolder folder;
+  const testing::TempFolder own_folder;
+  const testing::TempFolder behind_folder;
+  ExpectAllWell(folder.path(), [&](PeerStorage& disk, const auto& /*end*/) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto own, checkpoint::OpenPosixStorage(own_folder.path()));
+    DT_ASSIGN_OR_RETURN(const auto behind, checkpoint::OpenPosixStorage(behind_folder.path()));
+    const std::string place = "step-000000000001.e1/state";
+    const std::string path = place + "/a";
+    for (checkpoint::Storage* const storage : {static_cast<checkpoint::Storage*>(&disk),
+                                               static_cast<checkpoint::Storage*>(behind.get())}) {
+      DT_RETURN_IF_ERROR(storage->MakeDirectory(place));
+      DT_ASSIGN_OR_RETURN(auto file, storage->CreateFile(path, 3, checkpoint::Access::kOwner));
+      DT_RETURN_IF_ERROR(file->Append(AsBytes("abc")));
+      DT_RETURN_IF_ERROR(file->Finish());
+    }
+    HostsStorage hosts({.disks = {{own.get(), nullptr}, {&disk, &disk}},
+                        .behind = behind.get(),
+                        .reads_behind = true,
+                        .is_rank0 = true});
+    DT_RETURN_IF_ERROR(hosts.List(place).status());
+    DT_RETURN_IF_ERROR(disk.RemoveFile(path));
+    DT_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadSmallFile(hosts, path, 10));
+    return Expect(text == "abc", "the other copy");
+  });
 }
 
 TEST(PeerStorageTest, ErrorsNameTheHostAndPathsStayBelowTheFolder) {
