@@ -336,15 +336,21 @@ def checkpoint(files):
                  "lrrrr")
 
 
+CHECKPOINT_GOALS = {  # By the ends of their names.
+    "async_blocked_ms_per_gb": "an asynchronous save: ms for each GB",
+    "_of_dcp_async": "of DCP's asynchronous save",
+    "_step_of_none": "of a step without saves",
+    "write_of_direct": "write, of the plain one's rate",
+    "restore_of_direct": "restore, of the plain read's rate",
+    "peak_over_state_mb": "memory of a restore beyond the state, MB",
+    "reshard_of_restore": "of a plain restore"}
+
+
 def checkpoint_goals(files):
-    names = {"async_blocked_ms_per_gb": "an asynchronous save: ms for each GB", "_of_dcp_async": "of DCP's asynchronous save",
-             "_step_of_none": "of a step without saves", "write_of_direct": "write, of the plain one's rate",
-             "restore_of_direct": "restore, of the plain read's rate",
-             "peak_over_state_mb": "memory of a restore beyond the state, MB", "reshard_of_restore": "of a plain restore"}
     rows = []
     for goal in only(files)["goals"]:
         name = goal["name"].removeprefix("checkpoint.")
-        what = next(text for end, text in names.items() if name.endswith(end))
+        what = next(text for end, text in CHECKPOINT_GOALS.items() if name.endswith(end))
         rows.append((name, what, f"{goal['measured']:.3g}", f"{goal['op']} {goal['target']:g}", cell_of(goal)))
     return table(("goal", "what", "measured", "", ""), rows, "llrrl")
 
