@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "comm/net/await_key.h"
 
 namespace dtrain::launcher {
 
@@ -72,21 +72,13 @@ absl::StatusOr<comm::JobKey> SharedToken::Create() {
 }
 
 absl::StatusOr<comm::JobKey> SharedToken::Await(Deadline deadline) const {
-  constexpr absl::Duration kPoll = absl::Milliseconds(20);
-  while (true) {
-    auto key = comm::JobKey::FromFile(path_);
-    if (key.ok() || absl::IsPermissionDenied(key.status())) {
-      return key;
-    }
-    if (deadline.Expired()) {
-      return absl::FailedPreconditionError(absl::StrFormat(
+  return comm::AwaitKeyFile(
+      path_, deadline,
+      absl::FailedPreconditionError(absl::StrFormat(
           "no job token: node 0 left none in %s; give a --run-dir that all nodes share, or "
           "--token-file FILE, or leave srun out: dtrain launch starts itself on all nodes of a "
           "Slurm job",
-          path_));
-    }
-    Clock::Real().Sleep(kPoll);
-  }
+          path_)));
 }
 
 }  // namespace dtrain::launcher

@@ -22,6 +22,19 @@ constexpr size_t kDatagramMax = 16 << 10;
 constexpr size_t kMessagesMax = 1000;
 constexpr size_t kClientsMax = 4096;
 
+absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("agent socket path %s has %d bytes; allowed: below %d (set TMPDIR to a "
+                        "shorter folder)",
+                        path, path.size(), sizeof(address.sun_path)));
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
 bool SameUser(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -42,12 +55,7 @@ void AgentSocket::Answer(int asker, const std::string& text) {
 }
 
 absl::StatusOr<std::string> AskAgent(const std::string& socket_path, Deadline deadline) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s is no agent's socket", socket_path));
-  }
-  std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
+  DT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(socket_path));
   const UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid() ||
       connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
@@ -72,15 +80,7 @@ absl::StatusOr<std::string> AskAgent(const std::string& socket_path, Deadline de
 }
 
 absl::StatusOr<AgentSocket> AgentSocket::Listen(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("agent socket path %s has %d bytes; allowed: below %d (set TMPDIR to a "
-                        "shorter folder)",
-                        path, path.size(), sizeof(address.sun_path)));
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  DT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!listener.valid() || !epoll.valid() ||

@@ -31,8 +31,8 @@ class JournalUpdate {
   void Begin(absl::Span<std::byte> into);
   // StepHooks::update_piece.
   void Update(const UpdatePiece& piece, const float* gradient, StepHooks::PartUpdate update);
-  // That update has ended. Gives whether a weight was not as the update before had left it; false
-  // if one of the two did not look at weights.
+  // Gives whether a weight was not as the update before had left it; false if one of the two did
+  // not look at weights. REQUIRES: the update has ended.
   bool FindsWritten();
 
  private:

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/numeric/prng.h"
 #include "base/status.h"
+#include "comm/net/await_key.h"
 #include "comm/net/socket.h"
 #include "comm/net/store_client.h"
 #include "runtime/job/torch_store.h"
@@ -55,19 +56,12 @@ class SharedTokenFile {
     return key;
   }
   absl::StatusOr<comm::JobKey> Await(Deadline deadline) const {
-    while (true) {
-      auto key = comm::JobKey::FromFile(path_);
-      if (key.ok() || absl::IsPermissionDenied(key.status())) {
-        return key;
-      }
-      if (deadline.Expired()) {
-        return absl::FailedPreconditionError(absl::StrFormat(
+    return comm::AwaitKeyFile(
+        path_, deadline,
+        absl::FailedPreconditionError(absl::StrFormat(
             "no job token: rank 0 left none in %s, and DTRAIN_TOKEN_FILE is not set; give a run "
             "directory that all nodes share, or set DTRAIN_TOKEN_FILE to a 0600 file of 32 bytes",
-            path_));
-      }
-      Clock::Real().Sleep(kTokenPoll);
-    }
+            path_)));
   }
   void Remove() const { unlink(path_.c_str()); }
   const std::string& path() const { return path_; }

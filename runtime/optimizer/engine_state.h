@@ -53,7 +53,7 @@ struct TrainingProgress {
   double loss_unit = 0;
 };
 
-// What saves and a step journal do in a step. Each is null where nobody needs it.
+// Calls by which saves and a step journal take part in a step. Each is null if nobody needs it.
 struct StepHooks {
   // Called before weights and states change, by all ranks `together` in a step, or by one rank
   // alone: a save in the background reads them.

@@ -128,7 +128,7 @@ TEST(PeerStorageTest, FilesAreWrittenReadListedAndRemovedThere) {
   EXPECT_EQ(*ReadFile(folder.path() + "/latest"), "two");
 }
 
-// As when another storage over the same places has dropped a damaged copy since the list was made.
+// Another storage over the same places may have dropped a damaged copy since the list was made.
 TEST(PeerStorageTest, ACopyThatIsGoneIsLookedForElsewhere) {
   const testing::TempFolder folder;
   const testing::TempFolder own_folder;
