@@ -49,6 +49,7 @@ import programs  # noqa: E402
 import provenance  # noqa: E402
 import stops  # noqa: E402
 import summary  # noqa: E402
+import test_shards  # noqa: E402
 import trainings as plans  # noqa: E402
 from report import merged, write_json  # noqa: E402
 from short_run import ShortRun  # noqa: E402
@@ -118,6 +119,7 @@ class Run:
     def __init__(self, args, torch):
         self.pack, self.quick = args.pack, args.quick
         self.wanted, self.asked, self.keep_going = args.parts, args.trainings, args.keep_going
+        self.shards = args.shards
         self.budget = Budget(args.budget, [item for item in SHARES if item[0] in args.parts])
         self.facts = machine.gpu_facts()
         self.folder = os.path.join(args.results, re.sub(r"[^A-Za-z0-9]+", "-", self.facts["gpu"]).lower())
@@ -133,9 +135,10 @@ class Run:
         self.parts = {}
         self.stopped = [row for row in self.earlier("stopped") if row["part"] not in self.wanted]
 
-    def command(self, words, limit=None, characters=4000):
+    def command(self, words, limit=None, characters=4000, variables=None):
         left = self.budget.left()
-        return run_command(words, min(left, limit or left), self.environment, characters)
+        return run_command(words, min(left, limit or left), {**self.environment, **(variables or {})},
+                           characters)
 
     def earlier(self, part):
         """The results that an earlier call has left of this GPU with this driver, or []."""
@@ -164,15 +167,14 @@ class Run:
         for i, test in enumerate(tests):
             left = self.budget.left()
             mine = max(left - TESTS_AFTER_S * (len(tests) - 1 - i), left / 2)
-            done = self.command([f"{self.pack}/{test['program']}"], min(test["limit_s"], mine),
-                                characters=40_000)
-            # 77 and this word: the project's way to say that nothing was tested.
-            skipped = done["code"] == 77 or "SKIPPED: NOT TESTED ON" in done["output"]
-            state = "failed" if "[  FAILED  ]" in done["output"] else \
-                "cut off" if done["code"] is None else "skipped" if skipped else \
-                "passed" if done["code"] == 0 else "failed"
-            results.append({"name": test["name"], "state": state, **done, "output": done["output"][-4000:]})
-            print(f"  {test['name']}: {state} ({done['s']:.1f} s)", flush=True)
+            limit = min(test["limit_s"], mine)
+
+            def command(variables, program=f"{self.pack}/{test['program']}", limit=limit):
+                return self.command([program], limit, characters=1_000_000, variables=variables)
+
+            done = test_shards.run(command, self.shards)
+            results.append({"name": test["name"], **done})
+            print(f"  {test['name']}: {done['state']} ({done['s']:.1f} s)", flush=True)
             self.keep("tests", results)
         return results
 
@@ -320,6 +322,8 @@ def parse(words):
     parser.add_argument("--keep-going", action="store_true",
                         help="trainings too where tests or the short run found a fault")
     parser.add_argument("--quick", action="store_true", help="few rounds: whether everything runs")
+    parser.add_argument("--shards", type=int, default=test_shards.shards_here(),
+                        help="processes of a test program beside each other (default: %(default)s here)")
     args = parser.parse_args(words)
     args.results = args.results or os.path.join(
         os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench", "results")

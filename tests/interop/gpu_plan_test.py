@@ -17,6 +17,7 @@ import programs  # noqa: E402
 import run  # noqa: E402
 import short_run  # noqa: E402
 import stops  # noqa: E402
+import test_shards  # noqa: E402
 import trainings as plans  # noqa: E402
 from gpu_fakes import GpuMachine  # noqa: E402
 from short_run_lines import short_run_lines  # noqa: E402
@@ -241,6 +242,41 @@ class Packed(unittest.TestCase):
             self.assertIn("cannot be unpacked", programs.unpack(pack))
 
 
+class Shards(unittest.TestCase):
+    PROGRAM = """import os, sys, time
+index, total = int(os.environ["GTEST_SHARD_INDEX"]), int(os.environ["GTEST_TOTAL_SHARDS"])
+say = [{says}][index]
+print(say)
+time.sleep(60 if say == "hangs" else 0)
+sys.exit(1 if "FAILED" in say else 0)"""
+
+    def state(self, *says):
+        text = self.PROGRAM.replace("{says}", ", ".join(map(repr, says)))
+
+        def command(variables):
+            return run.run_command([sys.executable, "-c", text], 2, {**os.environ, **variables}, 100_000)
+        return test_shards.run(command, len(says))
+
+    def test_the_worst_process_is_the_programs_state(self):
+        passed, skipped = "[  PASSED  ] 3 tests.", "*** SKIPPED: NOT TESTED ON A GPU: none ***"
+        failed, none = "[  FAILED  ] A.B", "Running 0 tests from 0 test suites."
+        self.assertEqual(self.state(passed)["state"], "passed")
+        self.assertEqual(self.state(passed, skipped, none)["state"], "passed")
+        self.assertEqual(self.state(skipped, none)["state"], "skipped")
+        self.assertEqual(self.state(none)["state"], "passed")
+        self.assertEqual(self.state(passed, "hangs", passed)["state"], "cut off")
+        both = self.state(passed, failed, "hangs")
+        self.assertEqual((both["state"], both["code"]), ("failed", 1))
+        self.assertIn(failed, both["output"])
+
+    def test_the_output_of_every_fault_is_kept_and_only_the_end_of_others(self):
+        done = self.state("[  FAILED  ] A.B" + "x" * 20_000, "y" * 20_000, "[  FAILED  ] C.D")
+        self.assertIn("A.B", done["output"])
+        self.assertIn("C.D", done["output"])
+        self.assertNotIn("y", done["output"])
+        self.assertLess(len(self.state("y" * 20_000)["output"]), 5000)
+
+
 class Calls(GpuMachine):
     def setUp(self):
         super().setUp()
@@ -254,7 +290,7 @@ class Calls(GpuMachine):
             json.dump(short or {}, file)
         return subprocess.Popen(
             [sys.executable, f"{SOURCE}/bench/gpu/run.py", "--pack", f"{self.folder}/pack", "--results",
-             f"{self.folder}/results", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+             f"{self.folder}/results", "--shards", "1", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=self.environment)
 
     def call(self, *words, code=0, short=None):
