@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 
 #include "absl/strings/ascii.h"
@@ -33,6 +34,28 @@ struct Open {
 Work Nested(Work outer, Work own) {
   return outer == Work::kAttention || outer == Work::kCommunication ? outer : own;
 }
+
+class Totals {
+ public:
+  void Add(const std::string& name, int64_t nanos) {
+    KernelTotal& total = by_name_[name];
+    ++total.calls;
+    total.seconds += 1e-9 * static_cast<double>(nanos);
+  }
+  std::vector<KernelTotal> LongestFirst() const {
+    std::vector<KernelTotal> all;
+    for (const auto& [name, total] : by_name_) {
+      all.push_back({name, total.calls, total.seconds});
+    }
+    std::stable_sort(all.begin(), all.end(), [](const KernelTotal& a, const KernelTotal& b) {
+      return a.seconds > b.seconds;
+    });
+    return all;
+  }
+
+ private:
+  std::map<std::string, KernelTotal> by_name_;
+};
 
 }  // namespace
 
@@ -165,6 +188,38 @@ Breakdown BreakDownDevice(const std::vector<TimedRange>& kernels, int64_t begin_
   }
   Add(result, first(), end_ns - now);
   return result;
+}
+
+std::vector<KernelTotal> TotalsByName(const std::vector<TimedRange>& kernels) {
+  Totals totals;
+  for (const TimedRange& kernel : kernels) {
+    totals.Add(kernel.name, kernel.end_ns - kernel.begin_ns);
+  }
+  return totals.LongestFirst();
+}
+
+std::vector<KernelTotal> IdleAfterKernels(std::vector<TimedRange> kernels, int64_t begin_ns,
+                                          int64_t end_ns) {
+  std::sort(kernels.begin(), kernels.end(),
+            [](const TimedRange& a, const TimedRange& b) { return a.begin_ns < b.begin_ns; });
+  Totals totals;
+  int64_t busy_until = begin_ns;
+  std::string last;
+  const auto idle_until = [&](int64_t at_ns) {
+    if (at_ns > busy_until) {
+      totals.Add(last, at_ns - busy_until);
+    }
+  };
+  for (const TimedRange& kernel : kernels) {
+    if (kernel.end_ns <= busy_until || kernel.begin_ns >= end_ns) {
+      continue;
+    }
+    idle_until(kernel.begin_ns);
+    busy_until = kernel.end_ns;
+    last = kernel.name;
+  }
+  idle_until(end_ns);
+  return totals.LongestFirst();
 }
 
 }  // namespace dtrain::bench

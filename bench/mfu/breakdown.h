@@ -45,6 +45,20 @@ Breakdown BreakDownThread(std::vector<TimedRange> ranges, int64_t begin_ns, int6
 // belongs to the first kind in the order of Work that has one.
 Breakdown BreakDownDevice(const std::vector<TimedRange>& kernels, int64_t begin_ns, int64_t end_ns);
 
+// The kernels of one name, or the idle time of a GPU after them.
+struct KernelTotal {
+  std::string name;
+  int64_t calls = 0;
+  double seconds = 0;
+};
+
+// The time of `kernels` by name, the longest first; kernels that overlap count whole.
+std::vector<KernelTotal> TotalsByName(const std::vector<TimedRange>& kernels);
+// The time between `begin_ns` and `end_ns` in which no kernel runs, by the name of the kernel that
+// ended last before it ("" before the first one), the longest first.
+std::vector<KernelTotal> IdleAfterKernels(std::vector<TimedRange> kernels, int64_t begin_ns,
+                                          int64_t end_ns);
+
 // The kind of an operation of LibTorch or dtrain by its name ("aten::mm"); kIdle: one that moves no
 // data, or only names a phase.
 Work WorkOfOperation(absl::string_view name);

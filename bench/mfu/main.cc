@@ -204,6 +204,8 @@ absl::Status TakeSteps(const MfuOptions& options, Job& job, Engine& engine, Benc
   };
   DT_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(whole_step, facts.on_gpu));
   facts.breakdown = profile.breakdown;
+  facts.kernels = profile.kernels;
+  facts.idle_after = profile.idle_after;
   if (!profile.groups.empty()) {
     facts.groups = profile.groups;
   }

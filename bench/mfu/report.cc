@@ -52,6 +52,19 @@ Json BreakdownJson(const Breakdown& breakdown) {
   return json;
 }
 
+// The longest of them, with names that fit a line.
+Json TotalsJson(const std::vector<KernelTotal>& totals) {
+  constexpr size_t kTotalsMax = 48;
+  constexpr size_t kNameMax = 160;
+  Json rows = Json::array();
+  for (size_t i = 0; i < std::min(totals.size(), kTotalsMax); ++i) {
+    rows.push_back({{"name", totals[i].name.substr(0, kNameMax)},
+                    {"calls", totals[i].calls},
+                    {"s", totals[i].seconds}});
+  }
+  return rows;
+}
+
 Json GroupsJson(const std::vector<OperationGroup>& groups) {
   Json json = Json::array();
   for (const OperationGroup& group : groups) {
@@ -155,7 +168,9 @@ Json MfuJson(const MfuFacts& facts) {
           {"profiled_micro_batches", facts.profiled_micro_batches},
           {"loss", facts.loss},
           {"breakdown", BreakdownJson(facts.breakdown)},
-          {"operations", GroupsJson(facts.groups)}};
+          {"operations", GroupsJson(facts.groups)},
+          {"kernels", TotalsJson(facts.kernels)},
+          {"idle_after", TotalsJson(facts.idle_after)}};
 }
 
 Roofline MfuRoofline(const MfuFacts& facts) {

@@ -114,6 +114,10 @@ absl::StatusOr<StepProfile> Evaluate(const std::vector<profiler::KinetoEvent>& e
   result.breakdown = on_gpu ? BreakDownDevice(kernels, whole.begin_ns, whole.end_ns)
                             : BreakDownThread(std::move(thread), whole.begin_ns, whole.end_ns);
   result.groups = GroupCalls(calls);
+  if (on_gpu) {
+    result.kernels = TotalsByName(kernels);
+    result.idle_after = IdleAfterKernels(std::move(kernels), whole.begin_ns, whole.end_ns);
+  }
   result.seconds = Seconds(whole);
   return result;
 }

@@ -13,7 +13,9 @@ namespace dtrain::bench {
 struct StepProfile {
   Breakdown breakdown;                 // The step's on this rank; with a GPU, the GPU's.
   std::vector<OperationGroup> groups;  // Products and attention, the longest first.
-  double seconds = 0;                  // The profiled step's, a little more than others'.
+  std::vector<KernelTotal> kernels;    // A GPU's, by name.
+  std::vector<KernelTotal> idle_after;
+  double seconds = 0;  // The profiled step's, a little more than others'.
 };
 
 // Profiles `step`, which this thread runs; `on_gpu`: its kernels are recorded through CUPTI, and

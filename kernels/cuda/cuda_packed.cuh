@@ -10,45 +10,64 @@ namespace dtrain::kernels {
 
 constexpr int kPack = 16;
 
-struct Packed {
-  float v[kPack];
-};
-
+// The elements of a thread whose output is of type T. In fp32 sixteen would be 64 bytes a thread,
+// of which each 16-byte store of a warp fills half a sector: 54 % of the copy rate on an H100.
 template <class T>
-__device__ inline Packed LoadPacked(const T* p) {
-  Packed out;
-  const Lanes<8> low = LoadLanes<8>(p);
-  const Lanes<8> high = LoadLanes<8>(p + 8);
+constexpr int kPackInto = sizeof(T) == 4 ? kPack / 2 : kPack;
+
+template <int kCount>
+struct Floats {
+  float v[kCount];
+};
+using Packed = Floats<kPack>;
+
+// REQUIRES: kCount is a multiple of 8, as below.
+template <int kCount = kPack, class T>
+__device__ inline Floats<kCount> LoadPacked(const T* p) {
+  Floats<kCount> out;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    out.v[i] = low.v[i];
-    out.v[i + 8] = high.v[i];
+  for (int piece = 0; piece < kCount; piece += 8) {
+    const Lanes<8> lanes = LoadLanes<8>(p + piece);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      out.v[piece + i] = lanes.v[i];
+    }
   }
   return out;
 }
 
-template <class T>
-__device__ inline void StorePacked(T* p, const Packed& x) {
-  Lanes<8> low;
-  Lanes<8> high;
+template <class T, int kCount>
+__device__ inline void StorePacked(T* p, const Floats<kCount>& x) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    low.v[i] = x.v[i];
-    high.v[i] = x.v[i + 8];
+  for (int piece = 0; piece < kCount; piece += 8) {
+    Lanes<8> lanes;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      lanes.v[i] = x.v[piece + i];
+    }
+    StoreLanes(p + piece, lanes);
   }
-  StoreLanes(p, low);
-  StoreLanes(p + 8, high);
 }
 
-// Sixteen bytes of B = int8_t or uint8_t at once.
-template <class B>
+// kCount bytes of B = int8_t or uint8_t at once: 8 or 16.
+template <class B, int kCount = kPack>
 struct Bytes {
-  B v[kPack];
+  B v[kCount];
 };
-template <class B>
-__device__ inline Bytes<B> LoadBytes(const B* p) {
-  const uint4 raw = *reinterpret_cast<const uint4*>(p);
-  Bytes<B> out;
+template <int kCount>
+struct WordOf;
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+template <int kCount = kPack, class B>
+__device__ inline Bytes<B, kCount> LoadBytes(const B* p) {
+  const auto raw = *reinterpret_cast<const typename WordOf<kCount>::Type*>(p);
+  Bytes<B, kCount> out;
   memcpy(&out, &raw, sizeof(raw));
   return out;
 }

@@ -64,13 +64,13 @@ __device__ float2 DecodePair(uint16_t codes) {
                        DecodeFp8<kFormat>(uint32_t{codes} >> 8, same, same));
   }
 }
-template <Fp8Format kFormat>
-__device__ Packed DecodePacked(const Bytes<uint8_t>& codes, float factor) {
-  uint16_t pairs[kPack / 2];
+template <Fp8Format kFormat, int kCount>
+__device__ Floats<kCount> DecodePacked(const Bytes<uint8_t, kCount>& codes, float factor) {
+  uint16_t pairs[kCount / 2];
   memcpy(pairs, &codes, sizeof(codes));
-  Packed x;
+  Floats<kCount> x;
 #pragma unroll
-  for (int pair = 0; pair < kPack / 2; ++pair) {
+  for (int pair = 0; pair < kCount / 2; ++pair) {
     const float2 two = DecodePair<kFormat>(pairs[pair]);
     x.v[2 * pair] = two.x * factor;
     x.v[2 * pair + 1] = two.y * factor;
@@ -124,14 +124,15 @@ __global__ void __launch_bounds__(kThreads) ToKernel(CastToFp8Args args, const f
 
 template <Fp8Format kFormat, class T, bool kWide>
 __global__ void __launch_bounds__(kThreads) FromKernel(CastFromFp8Args args, const float* scale) {
-  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
+  constexpr int kEach = kPackInto<T>;
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kEach : 1);
   if (i >= args.n) {
     return;
   }
   auto* const dst = static_cast<T*>(args.dst.data);
   const float factor = *scale;
   if constexpr (kWide) {
-    StorePacked(dst + i, DecodePacked<kFormat>(LoadBytes(args.src + i), factor));
+    StorePacked(dst + i, DecodePacked<kFormat>(LoadBytes<kEach>(args.src + i), factor));
   } else {
     dst[i] = Narrow<T>(DecodePair<kFormat>(args.src[i]).x * factor);
   }
@@ -351,10 +352,11 @@ absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, Cu
     return absl::OkStatus();
   }
   const bool wide = args.n % kPack == 0 && Aligned16(args.dst.data) && Aligned16(args.src);
-  const unsigned blocks = Blocks(args.n, wide);
   WithTypes(args.format, args.dst.dtype, [&](auto format, auto type) {
     constexpr Fp8Format kFormat = decltype(format)::kValue;
     using T = decltype(type);
+    const auto blocks =
+        static_cast<unsigned>(GridBlocks(args.n, kThreads, wide ? kPackInto<T> : 1));
     if (wide) {
       FromKernel<kFormat, T, true><<<blocks, kThreads, 0, stream>>>(args, scale);
     } else {

@@ -83,20 +83,21 @@ __global__ void __launch_bounds__(kThreads) QuantizeKernel(QuantizeInt8Args args
 
 template <class T, bool kWide, bool kAccumulate>
 __global__ void __launch_bounds__(kThreads) DequantizeKernel(DequantizeInt8Args args) {
-  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kPack : 1);
+  constexpr int kEach = kPackInto<T>;
+  const int64_t i = GridElement(blockIdx.x, threadIdx.x, kThreads, kWide ? kEach : 1);
   if (i >= args.n) {
     return;
   }
   auto* const dst = static_cast<T*>(args.dst.data);
   const float scale = args.scales[i / args.block];
   if constexpr (kWide) {
-    const Bytes<int8_t> values = LoadBytes(args.values + i);
-    Packed out = {};
+    const Bytes<int8_t, kEach> values = LoadBytes<kEach>(args.values + i);
+    Floats<kEach> out = {};
     if constexpr (kAccumulate) {
-      out = LoadPacked(dst + i);
+      out = LoadPacked<kEach>(dst + i);
     }
 #pragma unroll
-    for (int lane = 0; lane < kPack; ++lane) {
+    for (int lane = 0; lane < kEach; ++lane) {
       const float x = static_cast<float>(values.v[lane]) * scale;
       out.v[lane] = kAccumulate ? out.v[lane] + x : x;
     }
@@ -127,7 +128,7 @@ void LaunchQuantize(const QuantizeInt8Args& args, bool wide, CudaStream stream) 
 
 template <class T>
 void LaunchDequantize(const DequantizeInt8Args& args, bool wide, CudaStream stream) {
-  const unsigned grid = Grid(args.n, wide ? kPack : 1);
+  const unsigned grid = Grid(args.n, wide ? kPackInto<T> : 1);
   if (wide && args.accumulate) {
     DequantizeKernel<T, true, true><<<grid, kThreads, 0, stream>>>(args);
   } else if (wide) {

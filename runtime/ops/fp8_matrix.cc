@@ -64,9 +64,12 @@ void FillScales(const at::Tensor& x, Fp8Format format, const Scales& scales) {
   Launch(x, args, kernels::Fp8ScaleCpu, &kernels::CudaKernelTable::fp8_scale);
 }
 
+// cublasLt reads a scale at a multiple of 16 bytes: elsewhere its product is not supported.
+constexpr int64_t kScaleStride = 16 / sizeof(float);
+
 Scales ScalesOf(const at::Tensor& x, Fp8Format format) {
-  const at::Tensor both = at::empty({2}, x.options().dtype(at::kFloat));
-  Scales scales{both.select(0, 0), both.select(0, 1)};
+  const at::Tensor both = at::empty({2, kScaleStride}, x.options().dtype(at::kFloat));
+  Scales scales{both[0][0], both[1][0]};
   FillScales(x, format, scales);
   return scales;
 }

@@ -360,6 +360,9 @@ void Launch(const Configuration& configuration, absl::FunctionRef<void()> thread
     return;
   }
   CountLaunch();
+  if (configuration.stream == nullptr) {
+    LandCopies();
+  }
   Device::Get().Run(configuration, thread);
 }
 

@@ -1,4 +1,5 @@
-// The last error of the emulated CUDA runtime: a launch sets it, cudaGetLastError takes it.
+// What a launch and the emulated CUDA runtime share: the last error, which a launch sets and
+// cudaGetLastError takes, and the copies that have not landed yet.
 #pragma once
 
 #include <driver_types.h>
@@ -6,5 +7,8 @@
 namespace dtrain::emulation {
 
 void SetLastError(cudaError error);
+
+// Carries out the copies that cudaMemcpy has taken from the host's memory so far.
+void LandCopies();
 
 }  // namespace dtrain::emulation

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "base/check.h"
 #include "tests/device_emulation/device.h"
@@ -34,6 +36,18 @@ struct Piece {
 std::unordered_map<void*, Piece>& Pieces() {
   static auto& pieces = *new std::unordered_map<void*, Piece>;
   return pieces;
+}
+
+// CUDA's cudaMemcpy from pageable memory returns when it has taken the bytes, which may be before
+// they are on the device. Streams that do not wait for the default one are not ordered behind it.
+struct Copy {
+  void* to;
+  std::vector<std::byte> bytes;
+};
+std::mutex copies_mutex;
+std::vector<Copy>& CopiesUnderWay() {
+  static auto& copies = *new std::vector<Copy>;
+  return copies;
 }
 
 size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -82,6 +96,14 @@ cudaError_t Free(void* data) {
 
 void SetLastError(cudaError error) { last_error = error; }
 
+void LandCopies() {
+  const std::lock_guard lock(copies_mutex);
+  for (const Copy& copy : CopiesUnderWay()) {
+    std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
+  }
+  CopiesUnderWay().clear();
+}
+
 }  // namespace dtrain::emulation
 
 namespace emulation = dtrain::emulation;
@@ -92,15 +114,28 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = emulation::Allocate(bytes);
   return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaFree(void* data) { return emulation::Free(data); }
+cudaError_t cudaFree(void* data) {
+  emulation::LandCopies();
+  return emulation::Free(data);
+}
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (kind == cudaMemcpyHostToDevice) {
+    const auto* const begin = static_cast<const std::byte*>(from);
+    const std::lock_guard lock(emulation::copies_mutex);
+    emulation::CopiesUnderWay().push_back({to, {begin, begin + bytes}});
+    return cudaSuccess;
+  }
+  emulation::LandCopies();
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
+                            cudaStream_t stream) {
   emulation::CountLaunch();
+  if (stream == nullptr) {
+    emulation::LandCopies();
+  }
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
@@ -115,7 +150,12 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == nullptr) {
+    emulation::LandCopies();
+  }
+  return cudaSuccess;
+}
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* /*attributes*/, const void* /*kernel*/) {
   const auto error = static_cast<cudaError>(emulation::ImageError());

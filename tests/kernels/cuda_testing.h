@@ -17,6 +17,13 @@ namespace dtrain::kernels::testing {
 
 #define ASSERT_CUDA(call) ASSERT_EQ(call, cudaSuccess)
 
+// Returns when the bytes are on the device. A copy from pageable memory alone may return before,
+// and the streams of these tests do not wait for it.
+inline cudaError_t CopyToDevice(void* to, const void* from, size_t bytes) {
+  const cudaError_t error = cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+  return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
+}
+
 // Device copies of host buffers. A shift of a few elements takes the way without 16-byte loads; no
 // kernel may write to those.
 template <class T>
@@ -26,8 +33,8 @@ class Device {
       : size_(host.size()), shift_(shift), before_(static_cast<size_t>(shift) * sizeof(T), 'b') {
     const int64_t elements = std::max<int64_t>(1, size_ + shift_);
     Check(cudaMalloc(&data_, static_cast<size_t>(elements) * sizeof(T)));
-    Check(cudaMemcpy(data_, before_.data(), before_.size(), cudaMemcpyHostToDevice));
-    Check(cudaMemcpy(get(), host.get(), Bytes(), cudaMemcpyHostToDevice));
+    Check(CopyToDevice(data_, before_.data(), before_.size()));
+    Check(CopyToDevice(get(), host.get(), Bytes()));
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -79,7 +86,7 @@ class DeviceStruct {
  public:
   explicit DeviceStruct(const T& value) {
     Check(cudaMalloc(&data_, sizeof(T)));
-    Check(cudaMemcpy(data_, &value, sizeof(T), cudaMemcpyHostToDevice));
+    Check(CopyToDevice(data_, &value, sizeof(T)));
   }
   DeviceStruct(const DeviceStruct&) = delete;
   DeviceStruct& operator=(const DeviceStruct&) = delete;

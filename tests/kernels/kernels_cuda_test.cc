@@ -41,7 +41,7 @@ void TestAdamW(cudaStream_t stream, int64_t n, int64_t shift) {
   const AdamWStepScalars scalars = MakeAdamWStepScalars(options);
   AdamWStepScalars* device_scalars = nullptr;
   ASSERT_CUDA(cudaMalloc(&device_scalars, sizeof(scalars)));
-  ASSERT_CUDA(cudaMemcpy(device_scalars, &scalars, sizeof(scalars), cudaMemcpyHostToDevice));
+  ASSERT_CUDA(testing::CopyToDevice(device_scalars, &scalars, sizeof(scalars)));
   if constexpr (sizeof(G) == 4) {
     AdamWCpu(n, p.get(), g.get(), m.get(), v.get(), out.get(), options, SerialFor);
     ASSERT_TRUE(
@@ -86,7 +86,7 @@ void TestOneState(cudaStream_t stream, int64_t n, int64_t shift, const Scalars& 
   Device<BFloat16> dout(out, shift);
   Scalars* device_scalars = nullptr;
   ASSERT_CUDA(cudaMalloc(&device_scalars, sizeof(scalars)));
-  ASSERT_CUDA(cudaMemcpy(device_scalars, &scalars, sizeof(scalars), cudaMemcpyHostToDevice));
+  ASSERT_CUDA(testing::CopyToDevice(device_scalars, &scalars, sizeof(scalars)));
   cpu(n, p.get(), g.get(), MutableFlat{s.get(), type}, out.get());
   ASSERT_TRUE(
       cuda(n, dp.get(), dg.get(), MutableFlat{ds.get(), type}, dout.get(), device_scalars, stream)
@@ -138,7 +138,7 @@ TEST_F(Cuda, AStepsVerdictSetsTheScalarsOfEveryGroup) {
     const bool updates = square == 0 && unscale > 0;
     Memory* device = nullptr;
     ASSERT_CUDA(cudaMalloc(&device, sizeof(memory)));
-    ASSERT_CUDA(cudaMemcpy(device, &memory, sizeof(memory), cudaMemcpyHostToDevice));
+    ASSERT_CUDA(testing::CopyToDevice(device, &memory, sizeof(memory)));
     const StepScalarsView view{device->groups, 40, sizeof(AdamWStepScalars),
                                offsetof(AdamWStepScalars, skip)};
     ASSERT_TRUE(
@@ -250,7 +250,7 @@ TEST_F(Cuda, TreeSumGivesTheBitsOfTheCpu) {
     double* device = nullptr;
     const size_t bytes = sums.size() * sizeof(double);
     ASSERT_CUDA(cudaMalloc(&device, bytes + sizeof(double)));
-    ASSERT_CUDA(cudaMemcpy(device, sums.data(), bytes, cudaMemcpyHostToDevice));
+    ASSERT_CUDA(testing::CopyToDevice(device, sums.data(), bytes));
     ASSERT_TRUE(TreeSumCuda(device, count, device + count, stream_).ok());
     ASSERT_CUDA(cudaStreamSynchronize(stream_));
     double got = 0;

@@ -92,5 +92,29 @@ TEST(WorkOfKernel, KnowsAttentionBeforeTheProductsThatItIsMadeOf) {
   EXPECT_EQ(WorkOfKernel("void dtrain::kernels::RmsNormForward<float>"), Work::kMemoryBound);
 }
 
+TEST(KernelTotals, OfEachNameTheLongestFirst) {
+  const auto totals = TotalsByName({{"a", 0, 10}, {"b", 5, 40}, {"a", 20, 30}});
+  ASSERT_EQ(totals.size(), 2U);
+  EXPECT_EQ(totals[0].name, "b");
+  EXPECT_EQ(totals[1].calls, 2);
+  EXPECT_DOUBLE_EQ(totals[1].seconds, 20e-9);
+}
+
+TEST(IdleAfterKernels, BelongsToTheKernelThatEndedLast) {
+  // Between 100 and 200: nothing until 110, "a" until 130, in which "b" lies, nothing until 150,
+  // "c" until 160, then nothing.
+  const auto idle = IdleAfterKernels(
+      {{"c", 150, 160}, {"a", 110, 130}, {"b", 115, 120}, {"before", 40, 60}, {"behind", 210, 220}},
+      100, 200);
+  ASSERT_EQ(idle.size(), 3U);
+  EXPECT_EQ(idle[0].name, "c");
+  EXPECT_DOUBLE_EQ(idle[0].seconds, 40e-9);
+  EXPECT_EQ(idle[1].name, "a");
+  EXPECT_DOUBLE_EQ(idle[1].seconds, 20e-9);
+  EXPECT_EQ(idle[2].name, "");
+  EXPECT_DOUBLE_EQ(idle[2].seconds, 10e-9);
+  EXPECT_EQ(IdleAfterKernels({{"a", 0, 100}}, 10, 90).size(), 0U);
+}
+
 }  // namespace
 }  // namespace dtrain::bench::breakdown_test
