@@ -29,7 +29,7 @@ is named with the command that takes it. `--trainings NAME...` takes the named o
 others stay in their files. `--budget 1800`, half an hour, takes everything in one call. Within
 9 minutes each it takes three calls, the last two with dtrain and torch beside each other:
   run
-  run --trainings qwen2.5-3b-bf16-cudnn qwen2.5-1.5b-bf16 qwen2.5-1.5b-eager qwen2.5-1.5b-compile
+  run --trainings qwen2.5-3b-bf16-flash qwen2.5-1.5b-bf16 qwen2.5-1.5b-eager qwen2.5-1.5b-compile
   run --trainings qwen2.5-3b-bf16 qwen2.5-3b-fp8 qwen2.5-3b-eager qwen2.5-3b-compile
 """
 import argparse

@@ -245,7 +245,7 @@ class LtMatmul final : public Matmul {
     if (with_gelu_input_ && !usable(buffers.gelu_input)) {
       return lacking("GELU's input");
     }
-    if (fp8() && (buffers.a_scale == nullptr || buffers.b_scale == nullptr)) {
+    if (fp8() && (!usable(buffers.a_scale) || !usable(buffers.b_scale))) {
       return lacking("a scale of an FP8 factor");
     }
     return chosen_.workspaceSize > 0 && !usable(workspace) ? lacking("workspace")

@@ -118,8 +118,8 @@ kernels::MatmulEpilogue EpilogueOf(const DeviceMatmulOptions& options) {
 
 bool ScaleFits(const at::Tensor& scale, bool fp8, const at::Device& device) {
   return scale.defined() == fp8 &&
-         (!fp8 ||
-          (scale.numel() == 1 && scale.scalar_type() == at::kFloat && scale.device() == device));
+         (!fp8 || (scale.numel() == 1 && scale.scalar_type() == at::kFloat &&
+                   scale.device() == device && AlignedAt(scale, 0)));
 }
 
 std::optional<kernels::MatmulProblem> ProblemOf(const at::Tensor& out, const at::Tensor& a,

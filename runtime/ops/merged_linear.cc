@@ -81,6 +81,23 @@ void AddGradientsOfWeights(const AutogradContext& context, const at::Tensor& row
   });
 }
 
+// Adds to `out` the gradient of every bias that wants one: parts of one sum over all rows.
+void AddGradientsOfBiases(const AutogradContext& context, const at::Tensor& dy,
+                          at::TensorList weights, variable_list& out) {
+  const auto wanted = [&](size_t i) { return context.needs_input_grad(1 + weights.size() + i); };
+  bool any = false;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    any = any || wanted(i);
+  }
+  const at::Tensor sums = any ? dy.sum(0) : at::Tensor();
+  int64_t column = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int64_t width = weights[i].size(0);
+    out.push_back(wanted(i) ? sums.narrow(0, column, width) : at::Tensor());
+    column += width;
+  }
+}
+
 class MergedLinearFunction : public torch::autograd::Function<MergedLinearFunction> {
  public:
   // rows [m, in]; biases: none or as many as weights.
@@ -107,10 +124,7 @@ class MergedLinearFunction : public torch::autograd::Function<MergedLinearFuncti
     variable_list out = {context->needs_input_grad(0) ? GradientOfRows(dy, weights) : at::Tensor()};
     AddGradientsOfWeights(*context, rows, dy, weights, out);
     if (context->saved_data["biases"].toBool()) {
-      EachPart(dy, weights, [&](size_t i, const at::Tensor& part) {
-        out.push_back(context->needs_input_grad(1 + weights.size() + i) ? part.sum(0)
-                                                                        : at::Tensor());
-      });
+      AddGradientsOfBiases(*context, dy, weights, out);
     }
     return out;
   }

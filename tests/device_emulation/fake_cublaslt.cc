@@ -8,6 +8,7 @@
 
 #include <cublasLt.h>
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -131,6 +132,12 @@ DTRAIN_EXPORTED cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_ARCH_MISMATCH;
   }
   const auto& descriptor = *reinterpret_cast<const Descriptor*>(desc);
+  for (const auto scale :
+       {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER}) {
+    if (reinterpret_cast<uintptr_t>(descriptor.Scale(scale)) % 16 != 0) {
+      return CUBLAS_STATUS_NOT_SUPPORTED;  // As cublasLt 13.0 on an H100.
+    }
+  }
   const bool scales = algo->data[0] == 1 && descriptor.has_scales();
   *static_cast<float*>(out) = scales ? *descriptor.Scale(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) *
                                            *descriptor.Scale(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER)

@@ -65,16 +65,19 @@ TEST_F(MatmulTest, AnFp8ProductIsPlannedAsOneOfScaledFactors) {
   const auto matmul = CreateMatmul(kFp8, kWorkspaceMax);
   ASSERT_TRUE(matmul.ok()) << matmul.status();
   Memory memory;
-  const float a_scale = 3;
-  const float b_scale = 0.5F;
-  const absl::Status launched = (*matmul)->Launch({.a = memory.a.data(),
-                                                   .b = memory.b.data(),
-                                                   .out = memory.out.data(),
-                                                   .a_scale = &a_scale,
-                                                   .b_scale = &b_scale},
-                                                  /*workspace=*/nullptr, stream_);
+  alignas(16) const float a_scale[] = {3, 4};
+  alignas(16) const float b_scale = 0.5F;
+  MatmulBuffers buffers{.a = memory.a.data(),
+                        .b = memory.b.data(),
+                        .out = memory.out.data(),
+                        .a_scale = a_scale,
+                        .b_scale = &b_scale};
+  const absl::Status launched = (*matmul)->Launch(buffers, /*workspace=*/nullptr, stream_);
   ASSERT_TRUE(launched.ok()) << launched;
   EXPECT_EQ(memory.out[0], 1.5F) << "the way that was chosen ignores scales";
+  buffers.a_scale = a_scale + 1;
+  EXPECT_EQ((*matmul)->Launch(buffers, nullptr, stream_).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(MatmulTest, EachDeviceHasAHandleOfItsOwn) {

@@ -128,12 +128,14 @@ absl::Status TrainingPlace::Here() { return dtrain::testing::TheGpu().status(); 
 
 // Heads and widths that flash and cuDNN take. Products in fp32 sum in another order than the
 // host's; those of bf16 are rounded elsewhere too (attention keeps its scores in fp32), to 8 bits.
+// Seven steps: later the batches are learnt by heart, and a difference of 1e-7 in the learning rate
+// alone moves the small losses that are left by 9 % in bf16.
 const TrainingScale& TrainingPlace::Scale() {
   static const TrainingScale scale = {
       .sizes =
           {.vocabulary = 512, .heads = 4, .head_dim = 64, .intermediate = 512, .positions = 128},
       .sequence = 64,
-      .steps = 20,
+      .steps = 7,
       .attention = {AttentionBackend::kFlash, AttentionBackend::kCudnn, AttentionBackend::kMath},
       .fp32_tolerance = 1e-4,
       .bf16_tolerance = 2e-2,

@@ -74,7 +74,7 @@ class Shares(unittest.TestCase):
 
     def test_nine_minutes_are_too_few_for_that(self):
         taken_names = plans.plan(on_card("mfu", H200_GB), run.BUDGET_S * dict(run.SHARES)["mfu"])
-        self.assertNotIn("qwen2.5-3b-bf16-cudnn", taken_names)
+        self.assertNotIn("qwen2.5-3b-bf16-flash", taken_names)
 
 
 class Stops(unittest.TestCase):

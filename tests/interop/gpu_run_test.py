@@ -95,12 +95,12 @@ class Plans(unittest.TestCase):
                 self.assertTrue(all(1 <= count <= 2 for count in steps.values()), steps)
 
     def test_what_is_no_goal_comes_when_the_goals_have_their_steps(self):
-        cudnn = "qwen2.5-3b-bf16-cudnn"
+        other = "qwen2.5-3b-bf16-flash"
         for left in range(0, 700, 3):
             steps = plans.plan(on_card(H200_GB), left)
-            if cudnn in steps:
+            if other in steps:
                 self.assertEqual({steps.get(one.name) for one in on_card(H200_GB) if one.goal}, {2})
-        self.assertIn(cudnn, plans.plan(on_card(H200_GB), 500))
+        self.assertIn(other, plans.plan(on_card(H200_GB), 500))
 
     def test_three_calls_at_the_goals_rates_take_everything(self):
         said = run.__doc__[run.__doc__.index("three calls"):]
@@ -249,9 +249,9 @@ class Kept(GpuMachine):
     def test_a_second_call_adds_to_what_the_first_has_measured(self):
         self.call("--trainings", "qwen2.5-1.5b-bf16")
         self.assertEqual(list(self.rows()), ["qwen2.5-1.5b-bf16"])
-        self.call("--trainings", "qwen2.5-3b-bf16", "qwen2.5-3b-bf16-cudnn")
+        self.call("--trainings", "qwen2.5-3b-bf16", "qwen2.5-3b-bf16-flash")
         rows = self.rows()
-        self.assertEqual(list(rows), ["qwen2.5-3b-bf16", "qwen2.5-1.5b-bf16", "qwen2.5-3b-bf16-cudnn"])
+        self.assertEqual(list(rows), ["qwen2.5-3b-bf16", "qwen2.5-1.5b-bf16", "qwen2.5-3b-bf16-flash"])
         self.assertTrue(all(map(run.is_measured, rows.values())))
 
     def test_what_there_is_no_time_for_is_named_with_the_command_that_takes_it(self):
@@ -322,7 +322,7 @@ class Goals(unittest.TestCase):
                 {"collective": "all_reduce", "size": 8, "limit": "one link", "in_place": time_of,
                  "out_of_place": None}]}],
             "mfu": [row_of("qwen2.5-3b-bf16"), row_of("qwen2.5-3b-fp8", tokens_per_s=140.0),
-                    row_of("qwen2.5-3b-bf16-cudnn", tokens_per_s=90.0, mfu_strict=0.5),
+                    row_of("qwen2.5-3b-bf16-flash", tokens_per_s=90.0, mfu_strict=0.5),
                     {**training("qwen2.5-7b-bf16").facts(), "skipped": "too big"},
                     row_of("qwen2.5-7b-bf16-offload", mfu_strict=0.59)]})}
         self.assertEqual({name: (goal["measured"], goal["verdict"]) for name, goal in found.items()}, {

@@ -43,6 +43,8 @@ TEST(Fp8MatrixTest, IsWithinARoundingOfWhatItStandsForAndUsesTheWholeRange) {
         const Fp8Matrix matrix = ToFp8(x, format, scaling);
         const bool rowwise = scaling == Scaling::kRowwise;
         EXPECT_EQ(matrix.inverse.dim(), rowwise ? 2 : 0);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.inverse.const_data_ptr()) % 16, 0U)
+            << "cublasLt takes no scale there";
         const at::Tensor largest = rowwise ? matrix.codes.to(at::kFloat).abs().amax(1)
                                            : matrix.codes.to(at::kFloat).abs().amax();
         EXPECT_TRUE(largest.eq(kernels::Fp8Largest(format)).all().item<bool>());
