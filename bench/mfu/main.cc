@@ -165,7 +165,7 @@ absl::Status Synchronize(Job& job) {
 // Warm-up, measured steps, one profiled step. No number of a step is read before the last is
 // queued: a GPU then never waits for the host.
 absl::Status TakeSteps(const MfuOptions& options, Job& job, Engine& engine, BenchModel& model,
-                       RandomTokens& tokens, const BenchDevice& device, MfuFacts& facts) {
+                       RandomTokens& tokens, MfuFacts& facts) {
   StepReport last;
   const auto step = [&]() -> absl::Status {
     DT_ASSIGN_OR_RETURN(last,
@@ -196,7 +196,7 @@ absl::Status TakeSteps(const MfuOptions& options, Job& job, Engine& engine, Benc
   facts.step_seconds = measured.call_s;
   facts.measured_s = facts.on_gpu ? measured.total_s : 0;
   facts.loss = last.loss;  // Waits for the device.
-  facts.memory_peak_bytes = MemoryPeakBytes(device.device, last.memory);
+  facts.memory_peak_bytes = MemoryPeakBytes(*job.state().device);
   const auto whole_step = [&]() -> absl::Status {
     DT_RETURN_IF_ERROR(few > 0 ? short_step() : step());
     facts.loss = last.loss;
@@ -223,7 +223,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
   const at::ScalarType factors = FactorType(options.dtype);
   DT_ASSIGN_OR_RETURN(const MachineRates before,
                       RatesOfAll(job, device.device, factors, /*model=*/false));
-  ResetMemoryPeak(device.device);
+  ResetMemoryPeak(*job.state().device);
   DT_ASSIGN_OR_RETURN(BenchModel model, MakeModel(job, shape, type));
   facts.shape = model.flops;
   facts.low_parameters = options.dtype == "fp8" ? model.layer_parameters : 0;
@@ -236,7 +236,7 @@ absl::StatusOr<MfuFacts> Measure(const MfuOptions& options, const ModelShape& sh
       Engine::Create(job, *model.module,
                      {.flops_per_sample = StrictFlopsPerToken(facts.shape, facts.sequence)}));
   RandomTokens tokens(options, shape.vocabulary, device.device, job.rank());
-  DT_RETURN_IF_ERROR(TakeSteps(options, job, *engine, model, tokens, device, facts));
+  DT_RETURN_IF_ERROR(TakeSteps(options, job, *engine, model, tokens, facts));
   DT_ASSIGN_OR_RETURN(const MachineRates after,
                       RatesOfAll(job, device.device, factors, /*model=*/true));
   const MachineRates rates = Best(before, after);

@@ -28,23 +28,31 @@ double ResidentPeakBytes() {
 
 }  // namespace
 
-void ResetMemoryPeak(const at::Device& device) {
-  if (!device.is_cpu()) {
-    at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+void ResetMemoryPeak(const Device& device) {
+  if (!device.is_host()) {
+    const at::Device place = device.tensors();
+    at::getDeviceAllocator(place.type())->resetPeakStats(place.index());
   } else if (std::FILE* const file = std::fopen("/proc/self/clear_refs", "w")) {
     std::fputs("5", file);
     std::fclose(file);
   }
 }
 
-double MemoryPeakBytes(const at::Device& device, const MemoryReport& report) {
-  if (device.is_cpu()) {
+double MemoryPeakBytes(const Device& device) {
+  if (device.is_host()) {
     return ResidentPeakBytes();
   }
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  if (device.api().MemoryInfo(&free_bytes, &total_bytes) != comm::CudaResult::kSuccess) {
+    return 0;
+  }
   using c10::CachingAllocator::StatType;
-  const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
-  const int64_t held = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)].peak;
-  return static_cast<double>(held + report.weights + report.gradients + report.optimizer);
+  const at::Device place = device.tensors();
+  const auto stats = at::getDeviceAllocator(place.type())->getDeviceStats(place.index());
+  const auto& reserved = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)];
+  return static_cast<double>(total_bytes - free_bytes) +
+         static_cast<double>(reserved.peak - reserved.current);
 }
 
 }  // namespace dtrain::bench

@@ -128,8 +128,7 @@ absl::Status TrainingPlace::Here() { return dtrain::testing::TheGpu().status(); 
 
 // Heads and widths that flash and cuDNN take. Products in fp32 sum in another order than the
 // host's; those of bf16 are rounded elsewhere too (attention keeps its scores in fp32), to 8 bits.
-// Seven steps: later the batches are learnt by heart, and a difference of 1e-7 in the learning rate
-// alone moves the small losses that are left by 9 % in bf16.
+// Seven steps are as many as the batches take to be learnt by heart.
 const TrainingScale& TrainingPlace::Scale() {
   static const TrainingScale scale = {
       .sizes =
