@@ -19,6 +19,12 @@ def percent(share):
     return "-" if share is None else f"{100 * share:.1f}"
 
 
+def gigabytes(run):
+    """GB at the peak; "-" where a result has none."""
+    peak = run.get("memory_peak_bytes")
+    return "-" if peak is None else f"{peak / 1e9:.1f}"
+
+
 def reached(run):
     """The row of a training's results."""
     if not is_measured(run):
@@ -26,7 +32,7 @@ def reached(run):
     sol = run.get("speed_of_light_fraction", 0)
     return (run["name"], f"{run['tokens_per_s']:.0f}", percent(run["mfu_strict"]),
             percent(sol) if sol else "-", percent(run["mfu_palm"]), percent(run["hfu"]),
-            percent(run["gemm_fraction"]), f"{run['memory_peak_bytes'] / 1e9:.1f}")
+            percent(run["gemm_fraction"]), gigabytes(run))
 
 
 def tokens_a_step(run):
@@ -87,7 +93,7 @@ def peer_lines(runs, peers):
             rows.append((peer["name"], why_not(peer), "-", "-", "-"))
             continue
         figures = (peer["name"], f"{peer['tokens_per_s']:.0f}",
-                   f"{peer['memory_peak_bytes'] / 1e9:.1f}")
+                   gigabytes(peer))
         if run is None:
             rows.append((*figures, "-", "dtrain's is not measured"))
         elif tokens_a_step(run) != tokens_a_step(peer):

@@ -24,7 +24,7 @@ void LogNotRemoved(const absl::Status& status) {
 Writer::Writer(Storage& storage, WriterOptions options)
     : storage_(storage), options_(std::move(options)), last_(options_.epoch.resumed_from) {
   if (last_) {
-    verified_.insert(*last_);  // FindLatest has read it whole.
+    verified_.insert(*last_);  // The ranks that resumed from it have read all of it.
   }
 }
 

@@ -1,5 +1,6 @@
 #include "checkpoint/restore/reader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -9,8 +10,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "checkpoint/restore/checkpoint_tensors.h"
 #include "checkpoint/restore/lineage.h"
-#include "checkpoint/storage/checked_file.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -19,6 +20,9 @@ constexpr char kModelFolder[] = "model/";
 // First character of rank 0's message when it could not begin an epoch.
 constexpr char kFailed = '!';
 constexpr uint64_t kModelFileBytesMax = 256U << 20;
+constexpr char kTensorsSuffix[] = ".safetensors";
+// Read while the epoch is begun, which waits for the disk several times.
+constexpr uint64_t kReadAheadBytes = 32 << 20;
 
 std::string Key(absl::string_view path, absl::string_view name) {
   // A path never holds a newline, so the key is unambiguous.
@@ -62,10 +66,23 @@ absl::Status CheckIndex(const Manifest& manifest, size_t file, const Safetensors
 }  // namespace
 
 Checkpoint::Checkpoint(Storage& storage, Manifest manifest)
-    : storage_(storage), manifest_(std::move(manifest)), open_(manifest_.files.size()) {
+    : storage_(storage), manifest_(std::move(manifest)) {
+  uint64_t blocks = 0;
+  for (const ManifestFile& file : manifest_.files) {
+    first_blocks_.push_back(blocks);
+    blocks += file.checksum.crc32c.size();
+  }
+  first_blocks_.push_back(blocks);
+  seen_ = BlockSet(blocks);
+  // Nothing follows the tensors of a file.
+  std::vector<uint64_t> ends(manifest_.files.size());
   for (size_t i = 0; i < manifest_.tensors.size(); ++i) {
     const ManifestTensor& tensor = manifest_.tensors[i];
     tensors_[Key(manifest_.files[tensor.file].path, tensor.entry.name)] = i;
+    ends[tensor.file] = std::max(ends[tensor.file], tensor.entry.end);
+  }
+  for (size_t file = 0; file < ends.size(); ++file) {
+    data_begins_.push_back(manifest_.files[file].checksum.bytes - ends[file]);
   }
 }
 
@@ -101,25 +118,64 @@ std::vector<TensorEntry> Checkpoint::StateTensors(int rank) const {
   return tensors;
 }
 
-absl::StatusOr<const SafetensorsReader*> Checkpoint::OpenTensors(size_t file) {
-  if (open_[file] == nullptr) {
-    const ManifestFile& listed = manifest_.files[file];
-    const std::string path = absl::StrCat(manifest_.id.DirectoryName(), "/", listed.path);
-    const std::string display_name = storage_.DisplayName(path);
-    DT_RETURN_IF_ERROR(VerifyFile(storage_, path, listed.checksum, Verify::kSizes));
-    DT_ASSIGN_OR_RETURN(auto opened, storage_.OpenFile(path));
-    DT_ASSIGN_OR_RETURN(
-        auto reader, SafetensorsReader::Open(std::make_unique<CheckedFile>(
-                                                 std::move(opened), listed.checksum, display_name),
-                                             display_name));
-    DT_RETURN_IF_ERROR(CheckIndex(manifest_, file, reader.header(), display_name));
-    open_[file] = std::make_unique<SafetensorsReader>(std::move(reader));
-  }
-  return open_[file].get();
+std::string Checkpoint::PathOf(size_t file) const {
+  return absl::StrCat(manifest_.id.DirectoryName(), "/", manifest_.files[file].path);
 }
 
-absl::Status Checkpoint::Read(const std::string& key, const TensorSpec& expected,
-                              absl::Span<std::byte> into) {
+bool Checkpoint::HoldsTensors(size_t file) const {
+  return absl::EndsWith(manifest_.files[file].path, kTensorsSuffix);
+}
+
+absl::Status Checkpoint::NoteDamage(const absl::Status& status) {
+  damage_.Update(status);
+  return status;
+}
+
+absl::StatusOr<bool> Checkpoint::CheckHeader(size_t file,
+                                             absl::Span<const std::byte> first_block) const {
+  const absl::string_view text(reinterpret_cast<const char*>(first_block.data()),
+                               first_block.size());
+  const uint64_t file_bytes = manifest_.files[file].checksum.bytes;
+  const std::string display_name = storage_.DisplayName(PathOf(file));
+  const absl::StatusOr<uint64_t> length = ParseSafetensorsLength(text.substr(0, 8), file_bytes);
+  if (!length.ok()) {
+    return Annotate(length.status(), display_name);
+  }
+  if (*length > text.size() - 8) {
+    return false;
+  }
+  const auto header = ParseSafetensorsHeader(text.substr(8, *length), file_bytes);
+  if (!header.ok()) {
+    return Annotate(header.status(), display_name);
+  }
+  DT_RETURN_IF_ERROR(CheckIndex(manifest_, file, *header, display_name));
+  if (header->data_begin != data_begins_[file]) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(display_name, ": its tensors begin at byte ", header->data_begin,
+                     ", those of the manifest at ", data_begins_[file]));
+  }
+  return true;
+}
+
+void Checkpoint::ReadAhead(uint64_t bytes_max) const {
+  for (size_t i = 0; i < manifest_.files.size() && bytes_max > 0; ++i) {
+    const uint64_t bytes = std::min(bytes_max, manifest_.files[i].checksum.bytes);
+    if (const auto file = storage_.OpenFile(PathOf(i)); file.ok()) {
+      (*file)->ReadAhead(0, bytes);
+    }
+    bytes_max -= bytes;
+  }
+}
+
+absl::Status Checkpoint::CheckIndexOf(size_t file) const {
+  const std::string display_name = storage_.DisplayName(PathOf(file));
+  DT_ASSIGN_OR_RETURN(auto opened, OpenChecked(storage_, manifest_.id, manifest_.files[file]));
+  DT_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::Open(std::move(opened), display_name));
+  return CheckIndex(manifest_, file, reader.header(), display_name);
+}
+
+absl::StatusOr<Checkpoint::Place> Checkpoint::Find(const std::string& key,
+                                                   const TensorSpec& expected) const {
   const auto found = tensors_.find(key);
   if (found == tensors_.end()) {
     return absl::NotFoundError(absl::StrCat(DisplayName(), " holds no tensor ", expected.name));
@@ -133,17 +189,16 @@ absl::Status Checkpoint::Read(const std::string& key, const TensorSpec& expected
                      SafetensorsDType(expected.dtype), " [", absl::StrJoin(expected.shape, ", "),
                      "]: is this the model that was saved?"));
   }
-  DT_ASSIGN_OR_RETURN(const SafetensorsReader* reader, OpenTensors(tensor.file));
-  return reader->Read(tensor.entry, into);
+  return Place{tensor.file, data_begins_[tensor.file] + tensor.entry.begin, tensor.entry.bytes()};
 }
 
-absl::Status Checkpoint::ReadModelTensor(const TensorSpec& expected, absl::Span<std::byte> into) {
-  return Read(Key(kModelFolder, expected.name), expected, into);
+absl::StatusOr<Checkpoint::Place> Checkpoint::FindModelTensor(const TensorSpec& expected) const {
+  return Find(Key(kModelFolder, expected.name), expected);
 }
 
-absl::Status Checkpoint::ReadStateTensor(int rank, const TensorSpec& expected,
-                                         absl::Span<std::byte> into) {
-  return Read(Key(StatePath(rank, manifest_.world_size), expected.name), expected, into);
+absl::StatusOr<Checkpoint::Place> Checkpoint::FindStateTensor(int rank,
+                                                              const TensorSpec& expected) const {
+  return Find(Key(StatePath(rank, manifest_.world_size), expected.name), expected);
 }
 
 absl::Status Checkpoint::CheckLayout(absl::string_view layout_hash) const {
@@ -162,9 +217,26 @@ absl::StatusOr<std::string> Checkpoint::ReadModelFile(const std::string& name) {
   if (listed == nullptr) {
     return absl::NotFoundError(absl::StrCat(DisplayName(), " holds no file ", path));
   }
-  const std::string full = absl::StrCat(manifest_.id.DirectoryName(), "/", path);
-  DT_RETURN_IF_ERROR(VerifyFile(storage_, full, listed->checksum, Verify::kHashes));
-  return ReadSmallFile(storage_, full, kModelFileBytesMax);
+  const auto file = static_cast<size_t>(listed - manifest_.files.data());
+  const std::string full = PathOf(file);
+  DT_RETURN_IF_ERROR(NoteDamage(VerifyFile(storage_, full, listed->checksum, Verify::kHashes)));
+  auto text = ReadSmallFile(storage_, full, kModelFileBytesMax);
+  DT_RETURN_IF_ERROR(NoteDamage(text.status()));
+  for (uint64_t block = first_block(file); block < first_block(file + 1); ++block) {
+    seen_.Add(block);
+  }
+  return text;
+}
+
+void LogNotUsed(const StepId& id, const absl::Status& why) {
+  DT_LOG(Warning) << "checkpoint of " << id.ToString() << " is not used: " << why.message()
+                  << "; trying the one before it";
+}
+
+absl::Status CannotBeRead(const StepId& id, const absl::Status& why) {
+  return absl::PermissionDeniedError(absl::StrCat(
+      "checkpoint of ", id.ToString(), " cannot be read: ", why.message(),
+      "; make it readable for this user, or move it away to resume from the one before it"));
 }
 
 namespace {
@@ -177,27 +249,30 @@ struct Search {
   absl::Status newest_rejection;
 };
 
-absl::StatusOr<Search> SearchLineage(Storage& storage) {
+// `options`: what is checked, and what is passed over.
+absl::StatusOr<Search> SearchLineage(Storage& storage, const AttemptOptions& options) {
   Search search;
+  search.rejected = options.damaged.size();
+  if (!options.damaged.empty()) {
+    search.newest_rejection = options.damaged.rbegin()->second.why;
+  }
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   search.lineage = Lineage(epochs);
   DT_ASSIGN_OR_RETURN(std::vector<StepId> commits, ListCheckpoints(storage));
   for (const StepId& id : OnLineage(search.lineage, std::move(commits))) {
+    if (options.damaged.contains(id)) {
+      continue;
+    }
     absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint =
-        Checkpoint::Open(storage, id, Verify::kHashes);
+        Checkpoint::Open(storage, id, options.verify);
     if (checkpoint.ok()) {
       search.found = *std::move(checkpoint);
       return search;
     }
-    // An unreadable checkpoint may be intact, and resuming from an older one would lose its steps.
     if (absl::IsPermissionDenied(checkpoint.status())) {
-      return absl::PermissionDeniedError(absl::StrCat(
-          "checkpoint of ", id.ToString(), " cannot be read: ", checkpoint.status().message(),
-          "; make it readable for this user, or move it away to resume from the one before it"));
+      return CannotBeRead(id, checkpoint.status());
     }
-    DT_LOG(Warning) << "checkpoint of " << id.ToString()
-                    << " is not used: " << checkpoint.status().message()
-                    << "; trying the one before it";
+    LogNotUsed(id, checkpoint.status());
     ++search.rejected;
     search.newest_rejection.Update(checkpoint.status());
   }
@@ -274,10 +349,20 @@ absl::Status CheckNothingIsLost(Storage& storage, const Search& search,
       "0 with --fresh"));
 }
 
+// Removes the records of attempts that found their checkpoint damaged, where none is whole: who
+// brings one back goes on from it, though it may be newer than the last that was tried.
+void ForgetTries(Storage& storage, const AttemptOptions& options) {
+  for (const auto& [id, damaged] : options.damaged) {
+    if (const auto status = storage.RemoveFile(EpochPath(damaged.epoch)); !status.ok()) {
+      DT_LOG(Warning) << "the record of an attempt that did not begin stays: " << status.message();
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage) {
-  DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage));
+  DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage, AttemptOptions()));
   if (search.found == nullptr) {
     return absl::NotFoundError(absl::StrCat(storage.DisplayName(""),
                                             " holds no usable checkpoint (", search.rejected,
@@ -293,9 +378,13 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
     if (!options.fresh) {
       DT_RETURN_IF_ERROR(options.before_search != nullptr ? options.before_search()
                                                           : absl::OkStatus());
-      DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage));
+      DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage, options));
       if (search.found == nullptr) {
-        DT_RETURN_IF_ERROR(CheckNothingIsLost(storage, search, options));
+        const absl::Status lost = CheckNothingIsLost(storage, search, options);
+        if (!lost.ok()) {
+          ForgetTries(storage, options);
+        }
+        DT_RETURN_IF_ERROR(lost);
       } else {
         WarnOfLostSteps(storage, search);
       }
@@ -304,6 +393,9 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
     std::optional<StepId> from;
     if (attempt.checkpoint != nullptr) {
       from = attempt.checkpoint->manifest().id;
+      if (options.verify == Verify::kSizes) {
+        attempt.checkpoint->ReadAhead(kReadAheadBytes);
+      }
       // Its writer may have died before it was durable, and this attempt counts on it.
       DT_RETURN_IF_ERROR(storage.SyncDirectory(from->DirectoryName()));
     }
@@ -333,7 +425,7 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
     DT_RETURN_IF_ERROR(options.before_open != nullptr
                            ? options.before_open(*attempt.epoch.resumed_from)
                            : absl::OkStatus());
-    // Rank 0 has read every byte; this rank checks the blocks that it reads itself.
+    // The blocks that this rank reads are checked then.
     DT_ASSIGN_OR_RETURN(attempt.checkpoint,
                         Checkpoint::Open(storage, *attempt.epoch.resumed_from, Verify::kSizes));
   }

@@ -109,7 +109,7 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
                         Verify verify, bool from_medium) {
   while (true) {
     const absl::Status status = VerifyCopy(storage, path, expected, verify, from_medium);
-    if (verify != Verify::kHashes || !absl::IsInvalidArgument(status)) {
+    if (!absl::IsInvalidArgument(status)) {
       return status;
     }
     DT_ASSIGN_OR_RETURN(const bool dropped, storage.DropDamaged(path));

@@ -21,8 +21,7 @@ enum class Verify {
 absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id);
 
 // InvalidArgument names the file and the first block that differs. With `from_medium` the cache is
-// dropped first. With kHashes a damaged copy is removed where the storage has another one, which
-// then counts.
+// dropped first. A damaged copy is removed where the storage has another one, which then counts.
 absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
                         Verify verify, bool from_medium = false);
 

@@ -11,6 +11,17 @@
 
 namespace dtrain::checkpoint {
 
+absl::Status CheckBlock(const FileChecksum& expected, uint64_t block,
+                        absl::Span<const std::byte> bytes, const std::string& display_name) {
+  const uint32_t crc = Crc32c(bytes.data(), bytes.size());
+  if (crc != expected.crc32c[block]) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is damaged: bytes %d to %d have CRC-32C %08x, the manifest says %08x", display_name,
+        block * kBlockBytes, block * kBlockBytes + bytes.size(), crc, expected.crc32c[block]));
+  }
+  return absl::OkStatus();
+}
+
 CheckedFile::CheckedFile(std::unique_ptr<ReadableFile> file, FileChecksum expected,
                          std::string display_name)
     : file_(std::move(file)),
@@ -19,13 +30,7 @@ CheckedFile::CheckedFile(std::unique_ptr<ReadableFile> file, FileChecksum expect
 
 absl::Status CheckedFile::ReadBlock(uint64_t block, absl::Span<std::byte> into) const {
   DT_RETURN_IF_ERROR(file_->ReadAt(block * kBlockBytes, into));
-  const uint32_t crc = Crc32c(into.data(), into.size());
-  if (crc != expected_.crc32c[block]) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is damaged: bytes %d to %d have CRC-32C %08x, the manifest says %08x", display_name_,
-        block * kBlockBytes, block * kBlockBytes + into.size(), crc, expected_.crc32c[block]));
-  }
-  return absl::OkStatus();
+  return CheckBlock(expected_, block, into, display_name_);
 }
 
 absl::Status CheckedFile::ReadBlocks(uint64_t first, absl::Span<std::byte> into, bool more) const {

@@ -11,6 +11,11 @@
 
 namespace dtrain::checkpoint {
 
+// InvalidArgument names the file, the bytes and both values unless `bytes` are block `block` of a
+// file with these checksums.
+absl::Status CheckBlock(const FileChecksum& expected, uint64_t block,
+                        absl::Span<const std::byte> bytes, const std::string& display_name);
+
 class CheckedFile final : public ReadableFile {
  public:
   // REQUIRES: expected.crc32c has one value a block.

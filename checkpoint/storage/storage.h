@@ -110,6 +110,9 @@ class Storage {
   // OpenFile gives is damaged: removes it, so that OpenFile gives the next one. False: there is no
   // other copy, and nothing is removed.
   virtual absl::StatusOr<bool> DropDamaged(const std::string& /*path*/) { return false; }
+  // Whether that may ever be so. Then a damaged file is read once more as a whole to find a copy
+  // that is not.
+  virtual bool may_hold_copies() const { return false; }
 
   // Machines whose disks hold the files, so that several can be read at once.
   virtual size_t hosts() const { return 1; }

@@ -59,6 +59,7 @@ absl::Status BackgroundSave::MakeExchange() {
   exchange_.reset();
   DT_ASSIGN_OR_RETURN(
       group_, comm::SplitHostGroup(job_.group(), job_.state().store, /*color=*/0, job_.rank()));
+  group_->SetBeside();
   exchange_ = std::make_unique<GroupExchange>(*group_);
   return absl::OkStatus();
 }
@@ -108,6 +109,8 @@ absl::Status BackgroundSave::LetUpdate(bool together) {
     return absl::OkStatus();
   }
   const ScopedPhase phase("dtrain::checkpoint", blocked_s_);
+  // The agent must not take the wait for a copy, or for a slow peer of the save, for a hang.
+  const InnerPhase save(job_.state().heartbeat.get(), "save");
   if (running()) {
     source_->LetUpdate();
   }

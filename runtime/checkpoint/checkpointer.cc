@@ -11,12 +11,12 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/commit/writer.h"
-#include "checkpoint/restore/reader.h"
 #include "runtime/checkpoint/background_save.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/known_save.h"
 #include "runtime/checkpoint/model_tensors.h"
+#include "runtime/checkpoint/restore/state_restore.h"
 #include "runtime/checkpoint/run_journal.h"
 #include "runtime/checkpoint/save_policy.h"
 #include "runtime/checkpoint/staging_memory.h"
@@ -85,12 +85,14 @@ struct Checkpointer::State {
   }
   absl::Status CheckTracked() const;
   absl::Status CheckTensors();
-  absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(bool fresh);
-  // The name under which records of an engine are stored: "" for the first.
-  std::string StoredName(size_t engine) const { return engine == 0 ? "" : engines[engine].first; }
-  absl::Status RestoreEngines(checkpoint::Checkpoint& from, std::string& note);
+  // Begins an attempt. `about`: whether it is fresh, and what is damaged.
+  absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(checkpoint::AttemptOptions about);
+  absl::Status BeginFresh() { return Begin({.fresh = true}).status(); }
+  // The newest whole checkpoint, which engines and tensors hold then; null: the run begins.
+  absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> ReadLatest(std::string& note);
   absl::StatusOr<EngineSnapshot> TakeSnapshots();
-  absl::Status Restore(checkpoint::Checkpoint& from);
+  // Goes on from a checkpoint that was read.
+  absl::Status Resume(const checkpoint::Checkpoint& from, std::string note);
   // Everything that a checkpoint of now holds.
   absl::StatusOr<EngineSnapshot> Take();
   checkpoint::SaveReport Save(int64_t step, SaveKind kind);
@@ -171,11 +173,11 @@ absl::Status Checkpointer::State::CheckTracked() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(bool fresh) {
+absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(
+    checkpoint::AttemptOptions about) {
   DT_RETURN_IF_ERROR(journal.Check());
-  checkpoint::AttemptOptions about;
   about.job = job.run_id();
-  about.fresh = fresh;
+  about.verify = checkpoint::Verify::kSizes;  // What is read is what is verified.
   about.known_save = [this] { return LastKnownSave(job.run_dir()); };
   DT_ASSIGN_OR_RETURN(auto attempt, tiers->Begin(std::move(about), deadline()));
   epoch = attempt.epoch;
@@ -191,38 +193,37 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   return std::move(attempt.checkpoint);
 }
 
-absl::Status Checkpointer::State::RestoreEngines(checkpoint::Checkpoint& from, std::string& note) {
-  if (engines.empty()) {
-    return absl::OkStatus();
+// Begins anew from the checkpoint before one that turns out to be damaged while it is read.
+absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::ReadLatest(
+    std::string& note) {
+  checkpoint::AttemptOptions about;
+  about.fresh = job.state().fresh;
+  StateRestore restore(job, engines, tensors, place());
+  while (true) {
+    DT_ASSIGN_OR_RETURN(auto found, Begin(about));
+    if (found == nullptr) {
+      return found;
+    }
+    DT_ASSIGN_OR_RETURN(const auto outcome, restore.Read(*found, exchange));
+    if (outcome.damage.ok()) {
+      DT_ASSIGN_OR_RETURN(note, restore.Apply());
+      return found;
+    }
+    about.damaged[found->manifest().id] = {outcome.damage, epoch.epoch};
   }
-  // Engines of one shape would change places without a sound.
-  const Json& saved = from.manifest().state.engine;
-  const std::string first = saved.value("name", engines[0].first);
-  if ((engines.size() > 1 || saved.contains("engines")) && first != engines[0].first) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("%s was saved with \"%s\" as the first of several engines, this program "
-                        "tracks \"%s\" first: "
-                        "track them in the same order",
-                        from.DisplayName(), first, engines[0].first));
-  }
-  const auto accepts = [this](absl::string_view key) { return job.state().accepts(key); };
-  for (size_t i = 0; i < (HoldsWeightsAlone(from) ? 1 : engines.size()); ++i) {
-    DT_RETURN_IF_ERROR(
-        RestoreSnapshot(engines[i].second->state(), from, place(), StoredName(i), note, accepts));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
   EngineSnapshot all;
   for (size_t i = 0; i < engines.size(); ++i) {
+    const auto& [name, engine] = engines[i];
     DT_ASSIGN_OR_RETURN(EngineSnapshot taken,
-                        TakeSnapshot(engines[i].second->state(), place(), StoredName(i)));
+                        TakeSnapshot(engine->state(), place(), i == 0 ? "" : name));
     if (i == 0) {
       all = std::move(taken);
-      all.source.job.engine["name"] = engines[0].first;
+      all.source.job.engine["name"] = name;
     } else {
-      Add(std::move(taken), engines[i].first, all);
+      Add(std::move(taken), name, all);
     }
   }
   if (Json values = job.metrics().ValuesAtStep(); !values.empty()) {  // They choose the best.
@@ -234,16 +235,14 @@ absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
   return all;
 }
 
-absl::Status Checkpointer::State::Restore(checkpoint::Checkpoint& from) {
-  std::string note;
+absl::Status Checkpointer::State::Resume(const checkpoint::Checkpoint& from, std::string note) {
   const bool is_import = HoldsWeightsAlone(from);  // Tracked states begin as new.
-  DT_RETURN_IF_ERROR(is_import ? absl::OkStatus() : RestoreTrackedTensors(tensors, from));
-  DT_RETURN_IF_ERROR(RestoreEngines(from, note));
   const checkpoint::Manifest& manifest = from.manifest();
   // With another number of ranks every rank takes rank 0's: positions count global steps.
   const size_t rank = manifest.world_size == job.world_size() ? static_cast<size_t>(job.rank()) : 0;
   const Json& mine = manifest.rank_state.at(rank);
   saved_step = manifest.id.step;
+  tiers->CopyRestored(manifest.id);
   DT_ASSIGN_OR_RETURN(
       const Replayed replayed,
       journal.Replay({*storage, manifest.id, exchange, deadline()}, tensors, place()));
@@ -281,9 +280,10 @@ absl::Status Checkpointer::RestoreLatest() {
     WarnOfLittleRoom(*state_->storage, bytes);
   }
   DT_RETURN_IF_ERROR(state_->tiers->CheckRoom(bytes));
-  DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->Begin(state_->job.state().fresh));
+  std::string note;
+  DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->ReadLatest(note));
   if (checkpoint != nullptr) {
-    return state_->Restore(*checkpoint);
+    return state_->Resume(*checkpoint, std::move(note));
   }
   if (state_->journal.is_wanted()) {  // Its steps need a checkpoint to be replayed from.
     state_->Save(state_->engines[0].second->step(), SaveKind::kInStep);
@@ -292,7 +292,7 @@ absl::Status Checkpointer::RestoreLatest() {
 }
 
 checkpoint::SaveReport Checkpointer::State::Save(int64_t step, SaveKind kind) {
-  job.Beat("save", step);
+  const InnerPhase save(job.state().heartbeat.get(), "save");
   double seconds = 0;
   checkpoint::SaveReport report = [&] {
     const ScopedPhase phase("dtrain::checkpoint", seconds);
@@ -326,6 +326,7 @@ checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
 }
 
 absl::Status Checkpointer::State::StartSave(int64_t step) {
+  const InnerPhase save(job.state().heartbeat.get(), "save");
   DT_ASSIGN_OR_RETURN(const bool ready, background->Prepare());
   if (!ready) {
     if (!job.config().checkpoint_continuous()) {
@@ -370,9 +371,7 @@ absl::Status Checkpointer::State::EndBackground(bool wait) {
   if (background == nullptr) {
     return absl::OkStatus();
   }
-  if (wait) {
-    job.Beat("save", engines[0].second->step());
-  }
+  const InnerPhase save(wait ? job.state().heartbeat.get() : nullptr, "save");
   return End(wait ? background->Wait() : background->Take());
 }
 
@@ -439,7 +438,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   DT_RETURN_IF_ERROR(state.tracked.CheckBytes());
   DT_RETURN_IF_ERROR(state.CheckTensors());
   if (state.writer == nullptr) {
-    DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
+    DT_RETURN_IF_ERROR(state.BeginFresh());
   }
   if (state.background != nullptr && !stopping) {
     return step == state.started_step ? absl::OkStatus() : state.StartSave(step);
@@ -480,7 +479,7 @@ absl::Status Checkpointer::Finish() {
     DT_RETURN_IF_ERROR(state.tracked.CheckBytes());
     DT_RETURN_IF_ERROR(state.CheckTensors());
     if (state.writer == nullptr) {
-      DT_RETURN_IF_ERROR(state.Begin(/*fresh=*/true).status());
+      DT_RETURN_IF_ERROR(state.BeginFresh());
     }
     const checkpoint::SaveReport report = state.Save(step, SaveKind::kAtEnd);
     if (!report.durable()) {

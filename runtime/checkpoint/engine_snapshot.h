@@ -1,4 +1,4 @@
-// An engine's state as the tensors of a checkpoint, and back.
+// An engine's state as the tensors of a checkpoint; restore/engine_restore.h is the way back.
 //
 // model/ holds whole tensors under public names, each given by one rank (cut by bytes, in
 // registration order). state/ holds this rank's part of the flat moments and its RNG: what it owns
@@ -14,15 +14,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "base/json.h"
-#include "checkpoint/restore/reader.h"
 #include "checkpoint/state_source.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/optimizer/engine_state.h"
@@ -58,20 +54,5 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
 uint64_t StoredBytes(const EngineState& state);
 // Adds what another engine, `name`, gave.
 void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
-
-// Whether a checkpoint has no states, as `dtrain checkpoint import` writes it: a run takes its
-// weights and begins at step 0.
-bool HoldsWeightsAlone(const checkpoint::Checkpoint& from);
-
-// Whether a change of the configuration was accepted for this run. Empty: none was.
-using AcceptsChange = std::function<bool(absl::string_view key)>;
-
-// Reads weights, moments, RNG and step back. FailedPrecondition when the checkpoint is of another
-// model or holds no engine `name`. Another world size or stage is fine: ranges are read from
-// whoever wrote them, and of what is each rank's own all take rank 0's; `note` says so. A setting
-// of the model that `accepts` names may differ.
-absl::Status RestoreSnapshot(EngineState& state, checkpoint::Checkpoint& from, RankPlace place,
-                             const std::string& name, std::string& note,
-                             const AcceptsChange& accepts = {});
 
 }  // namespace dtrain

@@ -8,7 +8,7 @@
 
 #include "ATen/Functions.h"
 #include "base/status.h"
-#include "runtime/model/copy_shared.h"
+#include "runtime/checkpoint/restore/shared_ranges.h"
 #include "runtime/model/dtypes.h"
 #include "runtime/offload/far_tier.h"
 
@@ -194,8 +194,7 @@ absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
   return absl::OkStatus();
 }
 
-absl::Status RestoreModel(EngineState& state, const std::string& prefix,
-                          checkpoint::Checkpoint& from) {
+absl::Status ReadModel(EngineState& state, const std::string& prefix, RestoreReads& reads) {
   for (LiveParameters* const live : state.lives()) {
     DT_RETURN_IF_ERROR(live->Invalidate());  // A gather under way reads what is written here.
   }
@@ -206,23 +205,27 @@ absl::Status RestoreModel(EngineState& state, const std::string& prefix,
   }
   for (const StoredTensor& item : StoredTensors(state)) {
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
-    const bool elsewhere = item.shared.has_value() || !item.tensor.is_cpu();
-    at::Tensor target =
-        elsewhere ? at::empty(item.tensor.sizes(), at::TensorOptions(item.tensor.scalar_type()))
-        : item.tensor.is_contiguous() ? item.tensor
-                                      : item.tensor.contiguous();
-    DT_RETURN_IF_ERROR(
-        from.ReadModelTensor({prefix + item.name, dtype, target.sizes().vec()}, BytesOf(target)));
-    if (item.shared.has_value()) {
-      const plan::LayoutEntry& entry = *item.shared->entry;
-      const plan::OwnedRange whole{{entry.offset, entry.offset + entry.elements}, 0};
-      const bool frozen = item.shared->frozen;
-      CopyShared(target.view({-1}), {whole}, frozen ? state.frozen->values : state.shard_values,
-                 frozen ? state.frozen->owned : state.owned);
-    } else if (!target.is_alias_of(item.tensor)) {
-      item.tensor.copy_(target);
+    const checkpoint::TensorSpec stored = {prefix + item.name, dtype, item.tensor.sizes().vec()};
+    if (!item.shared.has_value()) {
+      DT_RETURN_IF_ERROR(reads.Model(stored, 0, item.tensor));
+      continue;
+    }
+    const plan::LayoutEntry& entry = *item.shared->entry;
+    const plan::OwnedRange whole{{entry.offset, entry.offset + entry.elements}, 0};
+    const bool frozen = item.shared->frozen;
+    const at::Tensor& values = frozen ? state.frozen->values : state.shard_values;
+    // A rank that owns none of it finds out as the others do whether the checkpoint has it.
+    DT_RETURN_IF_ERROR(reads.Model(stored, 0, values.narrow(0, 0, 0)));
+    for (const SharedRange& range :
+         SharedRanges({whole}, frozen ? state.frozen->owned : state.owned)) {
+      DT_RETURN_IF_ERROR(
+          reads.Model(stored, range.from, values.narrow(0, range.to, range.elements)));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status FinishModel(EngineState& state) {
   for (LiveParameters* const live : state.lives()) {
     DT_RETURN_IF_ERROR(live->Invalidate());
     DT_RETURN_IF_ERROR(live->Refresh());

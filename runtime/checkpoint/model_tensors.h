@@ -9,8 +9,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "checkpoint/restore/reader.h"
 #include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/checkpoint/restore/restore_reads.h"
 #include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
@@ -66,9 +66,10 @@ absl::Status WithExactReads(const EngineState& state, absl::FunctionRef<void()> 
 absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
                              const std::string& prefix, EngineSnapshot& snapshot);
 
-// Reads every tensor; at ZeRO stage 3 a rank keeps its part of each. `prefix` stands before their
-// public names.
-absl::Status RestoreModel(EngineState& state, const std::string& prefix,
-                          checkpoint::Checkpoint& from);
+// Asks for every tensor; at ZeRO stage 3 for this rank's part of each. `prefix` stands before their
+// public names. Nothing may read the weights between this call and FinishModel.
+absl::Status ReadModel(EngineState& state, const std::string& prefix, RestoreReads& reads);
+// Brings up to date what follows from the weights that were read: at ZeRO stage 3 a collective.
+absl::Status FinishModel(EngineState& state);
 
 }  // namespace dtrain

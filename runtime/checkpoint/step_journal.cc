@@ -203,7 +203,11 @@ void StepJournal::EndStep(const RunState& run) {
 }
 
 void StepJournal::AwaitDisk(int steps) {
-  if (on_ && !thread_.WaitUntilLeft(steps, Deadline::After(kDiskWaitMax))) {
+  if (!on_ || thread_.WaitUntilLeft(steps, Deadline::After(absl::ZeroDuration()))) {
+    return;
+  }
+  const InnerPhase save(job_.state().heartbeat.get(), "save");
+  if (!thread_.WaitUntilLeft(steps, Deadline::After(kDiskWaitMax))) {
     SwitchOff(absl::StrFormat("the disk has not written a step for %d seconds",
                               absl::ToInt64Seconds(kDiskWaitMax)));
   }

@@ -105,9 +105,10 @@ absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const Rank
   return absl::OkStatus();
 }
 
-absl::Status RestoreTrackedTensors(absl::Span<const NamedTensor> tensors,
-                                   checkpoint::Checkpoint& from) {
+absl::Status ReadTrackedTensors(absl::Span<const NamedTensor> tensors, RestoreReads& reads,
+                                std::set<std::string>& read) {
   const at::NoGradGuard no_grad;
+  const checkpoint::Checkpoint& from = reads.from();
   std::map<std::string, std::pair<int, checkpoint::TensorEntry>> stored;
   for (int rank = 0; !tensors.empty() && rank < from.manifest().world_size; ++rank) {
     for (const checkpoint::TensorEntry& entry : from.StateTensors(rank)) {
@@ -131,20 +132,20 @@ absl::Status RestoreTrackedTensors(absl::Span<const NamedTensor> tensors,
   }
   for (const NamedTensor& item : tensors) {
     const auto found = stored.find(item.name);
+    if (found == stored.end() && read.contains(item.name)) {
+      return absl::UnavailableError(absl::StrFormat(
+          "%s holds no tensor \"%s\", which a damaged checkpoint after it has overwritten: start "
+          "the run again, and it goes on from this one",
+          from.DisplayName(), item.name));
+    }
     if (found == stored.end()) {
       DT_LOG(Warning) << from.DisplayName() << " holds no tensor \"" << item.name
                       << "\": it starts as new";
       continue;
     }
     DT_ASSIGN_OR_RETURN(const checkpoint::TensorSpec spec, SpecOf(item));
-    const at::Tensor tensor = item.tensor.detach();
-    const bool direct = tensor.is_cpu() && tensor.is_contiguous();
-    const at::Tensor target =
-        direct ? tensor : at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
-    DT_RETURN_IF_ERROR(from.ReadStateTensor(found->second.first, spec, BytesOf(target)));
-    if (!direct) {
-      tensor.copy_(target);
-    }
+    DT_RETURN_IF_ERROR(reads.State(found->second.first, spec, 0, item.tensor.detach()));
+    read.insert(item.name);
   }
   return absl::OkStatus();
 }

@@ -2,15 +2,16 @@
 // the same on every rank: each is stored once, whole, by one rank, in state/, and read by all.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "checkpoint/restore/reader.h"
 #include "comm/group.h"
 #include "dtrain/checkpointer.h"
 #include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/checkpoint/restore/restore_reads.h"
 #include "runtime/model/flat_parameters.h"
 
 namespace dtrain {
@@ -32,10 +33,13 @@ absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> 
 absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const RankPlace& place,
                                EngineSnapshot& snapshot);
 
-// Reads each in place, whatever rank stored it; one that the checkpoint does not hold stays as it
-// is, with a warning. FailedPrecondition names one that it holds with another type or shape:
-// nothing is read then.
-absl::Status RestoreTrackedTensors(absl::Span<const NamedTensor> tensors,
-                                   checkpoint::Checkpoint& from);
+// Asks for each in place, whatever rank stored it; one that the checkpoint does not hold stays as
+// it is, with a warning. FailedPrecondition names one that it holds with another type or shape:
+// nothing is asked for then. `read`: the names that were asked for so far, of checkpoints that
+// turned out to be damaged. Unavailable names one of them that this checkpoint does not hold: it
+// cannot be as new any more, but is when the program starts again, which then goes on from this
+// checkpoint.
+absl::Status ReadTrackedTensors(absl::Span<const NamedTensor> tensors, RestoreReads& reads,
+                                std::set<std::string>& read);
 
 }  // namespace dtrain

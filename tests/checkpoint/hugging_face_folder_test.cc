@@ -164,18 +164,6 @@ TEST_F(HuggingFaceFolderTest, AMaliciousHeaderGivesAnExactErrorBeforeMemoryIsTak
   EXPECT_THAT(Refused(), AllOf(HasSubstr("model-2.safetensors"), HasSubstr("header too large")));
 }
 
-// "VmHWM:" (most so far) or "VmRSS:" (now) of this process.
-uint64_t MemoryBytes(const std::string& name) {
-  std::ifstream file("/proc/self/status");
-  uint64_t kilobytes = 0;
-  for (std::string word; file >> word;) {
-    if (word == name) {
-      file >> kilobytes;
-    }
-  }
-  return kilobytes << 10;
-}
-
 // Opens the folder in a child process and gives its exit code; 0: the folder was read. `bytes`: the
 // most memory that this took beyond what the child began with.
 int OpenInChild(const std::string& folder, const char* refusal, uint64_t& bytes) {

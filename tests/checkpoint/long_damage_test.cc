@@ -21,7 +21,9 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "checkpoint/format/checksum.h"
+#include "checkpoint/restore/restore_agreement.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
 
@@ -124,6 +126,7 @@ class Checkpoints {
   }
 
   void ExpectUndamaged() {
+    EXPECT_TRUE(ReadInOnePass().ok());
     const auto latest = FindLatest(*storage_);
     ASSERT_TRUE(latest.ok()) << latest.status();
     EXPECT_EQ((*latest)->manifest().id.step, 2);
@@ -195,11 +198,25 @@ class Checkpoints {
     return content;
   }
 
-  // Step 2 is refused with a message that names the file and where in it.
+  // What is said of step 2 by a run that verifies it while it reads.
+  absl::Status ReadInOnePass() {
+    const auto opened = Checkpoint::Open(*storage_, {1, 2}, Verify::kSizes);
+    DT_RETURN_IF_ERROR(opened.status());
+    AloneExchange alone;
+    DT_ASSIGN_OR_RETURN(const RestoreOutcome outcome,
+                        AgreeOnRestore(**opened, absl::OkStatus(), alone, absl::Minutes(1)));
+    return outcome.damage;
+  }
+
   void ExpectFound(const Damage& damage) {
-    const auto opened = Checkpoint::Open(*storage_, {1, 2}, Verify::kHashes);
-    ASSERT_FALSE(opened.ok()) << "the damage was not found";
-    const std::string message(opened.status().message());
+    ExpectFound(damage, Checkpoint::Open(*storage_, {1, 2}, Verify::kHashes).status());
+    ExpectFound(damage, ReadInOnePass());
+  }
+
+  // Step 2 is refused with a message that names the file and where in it.
+  void ExpectFound(const Damage& damage, const absl::Status& status) {
+    ASSERT_FALSE(status.ok()) << "the damage was not found";
+    const std::string message(status.message());
     ASSERT_THAT(message, HasSubstr(Path(2, damage.file)));
     const std::string& good = good_.at(damage.file);
     const std::optional<std::string>& bad = damage.content.at(damage.file);

@@ -257,9 +257,9 @@ TEST_F(SaveLoadTest, AnotherWorldSizeReadsModelAndStateAndAnotherLayoutIsRefused
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("parameter layout"));
   std::vector<std::byte> bias(128);
-  EXPECT_TRUE((*latest)
-                  ->ReadModelTensor({"layers.1.bias", DType::kFloat32, {32}}, absl::MakeSpan(bias))
-                  .ok());
+  EXPECT_TRUE(
+      ReadModelTensor(**latest, {"layers.1.bias", DType::kFloat32, {32}}, absl::MakeSpan(bias))
+          .ok());
 }
 
 TEST_F(SaveLoadTest, AWrongTensorIsRefusedByName) {
@@ -268,7 +268,7 @@ TEST_F(SaveLoadTest, AWrongTensorIsRefusedByName) {
   ASSERT_TRUE(latest.ok());
   std::vector<std::byte> bytes(128);
   const auto read = [&](const TensorSpec& spec) {
-    return (*latest)->ReadModelTensor(spec, absl::MakeSpan(bytes));
+    return ReadModelTensor(**latest, spec, absl::MakeSpan(bytes));
   };
   EXPECT_EQ(read({"nothing", DType::kFloat32, {32}}).code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(read({"layers.0.bias", DType::kFloat32, {4, 8}}).message()),

@@ -2,10 +2,12 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "checkpoint/restore/tensor_reads.h"
 
 namespace dtrain::checkpoint {
 
@@ -59,24 +61,33 @@ void FakeState::Add(std::vector<NamedTensor>& list, const std::string& name, DTy
   list.push_back({{name, dtype, std::move(shape)}, *buffers_.back()});
 }
 
+absl::Status ReadModelTensor(Checkpoint& from, const TensorSpec& stored,
+                             absl::Span<std::byte> into) {
+  TensorReads reads(from);
+  DT_RETURN_IF_ERROR(reads.AddModel(stored, 0, into));
+  return reads.Run();
+}
+
 absl::Status FakeState::Compare(Checkpoint& checkpoint) const {
   DT_RETURN_IF_ERROR(checkpoint.CheckLayout("0123456789abcdef"));
-  const auto compare = [](const NamedTensor& tensor, auto read) -> absl::Status {
-    std::vector<std::byte> got(tensor.bytes.size(), std::byte{0x5a});
-    DT_RETURN_IF_ERROR(read(tensor.spec, absl::MakeSpan(got)));
-    return tensor.bytes == absl::MakeConstSpan(got)
-               ? absl::OkStatus()
-               : absl::DataLossError(absl::StrCat(tensor.spec.name, " differs"));
-  };
-  for (const NamedTensor& tensor : source_.model) {
-    DT_RETURN_IF_ERROR(compare(tensor, [&](const TensorSpec& spec, absl::Span<std::byte> into) {
-      return checkpoint.ReadModelTensor(spec, into);
-    }));
+  std::vector<std::vector<std::byte>> read;
+  TensorReads reads(checkpoint);
+  for (const auto* const list : {&source_.model, &source_.state}) {
+    for (const NamedTensor& tensor : *list) {
+      std::vector<std::byte>& into = read.emplace_back(tensor.bytes.size(), std::byte{0x5a});
+      DT_RETURN_IF_ERROR(list == &source_.model
+                             ? reads.AddModel(tensor.spec, 0, absl::MakeSpan(into))
+                             : reads.AddState(rank_, tensor.spec, 0, absl::MakeSpan(into)));
+    }
   }
-  for (const NamedTensor& tensor : source_.state) {
-    DT_RETURN_IF_ERROR(compare(tensor, [&](const TensorSpec& spec, absl::Span<std::byte> into) {
-      return checkpoint.ReadStateTensor(rank_, spec, into);
-    }));
+  DT_RETURN_IF_ERROR(reads.Run());
+  size_t next = 0;
+  for (const auto* const list : {&source_.model, &source_.state}) {
+    for (const NamedTensor& tensor : *list) {
+      if (tensor.bytes != absl::MakeConstSpan(read[next++])) {
+        return absl::DataLossError(absl::StrCat(tensor.spec.name, " differs"));
+      }
+    }
   }
   const Manifest& manifest = checkpoint.manifest();
   const JobState& job = manifest.state;
@@ -179,6 +190,17 @@ std::string ReadAll(Storage& storage, const std::string& path) {
   const absl::StatusOr<std::string> text = ReadSmallFile(storage, path, 1U << 30);
   DT_CHECK(text.ok()) << text.status().ToString();
   return *text;
+}
+
+uint64_t MemoryBytes(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  uint64_t kilobytes = 0;
+  for (std::string word; file >> word;) {
+    if (word == name) {
+      file >> kilobytes;
+    }
+  }
+  return kilobytes << 10;
 }
 
 }  // namespace dtrain::checkpoint

@@ -51,6 +51,10 @@ class FakeState {
   SpanSource source_;
 };
 
+// Reads a whole tensor of a checkpoint.
+absl::Status ReadModelTensor(Checkpoint& from, const TensorSpec& stored,
+                             absl::Span<std::byte> into);
+
 // An exchange between threads. If a rank never comes, the others get DeadlineExceeded.
 class ThreadHub {
  public:
@@ -77,5 +81,8 @@ WriterOptions OptionsFor(const EpochRecord& epoch);
 
 // A copy of a tensor's bytes as text, for comparison.
 std::string ReadAll(Storage& storage, const std::string& path);
+
+// "VmHWM:" (most so far) or "VmRSS:" (now) of this process.
+uint64_t MemoryBytes(const std::string& name);
 
 }  // namespace dtrain::checkpoint

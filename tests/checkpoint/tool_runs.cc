@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
@@ -44,34 +46,73 @@ std::vector<size_t> Bounds(size_t total, int world_size) {
   return bounds;
 }
 
-}  // namespace
-
-ToolRun RunTool(const std::string& arguments, const char* stderr_to, uid_t user) {
-  const std::string command =
-      absl::StrCat("exec \"", TOOL_PATH, "\" ", arguments, " 2>", stderr_to);
+struct Pipe {
+  Pipe() { DT_CHECK(pipe2(ends, O_CLOEXEC) == 0); }
   int ends[2];
-  DT_CHECK(pipe2(ends, O_CLOEXEC) == 0);
-  const auto begin = std::chrono::steady_clock::now();
-  const pid_t child = fork();
-  DT_CHECK(child >= 0);
-  if (child == 0) {
-    dup2(ends[1], STDOUT_FILENO);
+
+  // What is written until all others have closed their end.
+  std::string ReadAll() {
+    close(ends[1]);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<size_t>(n));
+    }
+    close(ends[0]);
+    return text;
+  }
+};
+
+// Starts `command` as a child of this process that was not forked from it, and gives its id. The
+// kernel counts the memory that a process had before exec as its own, and this one may have much:
+// so a shell starts it and ends, and this process, as the next reaper above, has it then. It waits
+// for that, because the shell would reap it if it ended before.
+pid_t StartSmall(const std::string& command, Pipe& output, uid_t user) {
+  constexpr int kIdFd = 3;
+  constexpr int kGoFd = 4;
+  const std::string script = absl::StrCat("(exec 3>&-; read go <&", kGoFd, "; exec ", command,
+                                          " 4<&-) & echo $! >&", kIdFd);
+  DT_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  Pipe id;
+  Pipe go;
+  const pid_t shell = fork();
+  DT_CHECK(shell >= 0);
+  if (shell == 0) {
+    dup2(output.ends[1], STDOUT_FILENO);
+    // Both above what the script uses, wherever the pipes lie.
+    const int id_end = fcntl(id.ends[1], F_DUPFD_CLOEXEC, kGoFd + 1);
+    const int go_end = fcntl(go.ends[0], F_DUPFD_CLOEXEC, kGoFd + 1);
+    dup2(id_end, kIdFd);
+    dup2(go_end, kGoFd);
     if (user != 0 && setuid(user) != 0) {
       _exit(126);
     }
-    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
     _exit(127);
   }
-  close(ends[1]);
-  ToolRun run;
-  char buffer[4096];
-  for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) {
-    run.output.append(buffer, static_cast<size_t>(n));
-  }
-  close(ends[0]);
+  const std::string text = id.ReadAll();
   int status = 0;
-  struct rusage used {};
-  DT_CHECK(wait4(child, &status, 0, &used) == child);
+  DT_CHECK(waitpid(shell, &status, 0) == shell && status == 0) << script;
+  DT_CHECK(prctl(PR_SET_CHILD_SUBREAPER, 0) == 0);
+  close(go.ends[0]);
+  close(go.ends[1]);
+  int started = 0;
+  DT_CHECK(absl::SimpleAtoi(text, &started)) << text;
+  return started;
+}
+
+}  // namespace
+
+ToolRun RunTool(const std::string& arguments, const char* stderr_to, uid_t user) {
+  const auto begin = std::chrono::steady_clock::now();
+  Pipe output;
+  const pid_t tool =
+      StartSmall(absl::StrCat("\"", TOOL_PATH, "\" ", arguments, " 2>", stderr_to), output, user);
+  ToolRun run;
+  run.output = output.ReadAll();
+  int status = 0;
+  rusage used{};
+  DT_CHECK(wait4(tool, &status, 0, &used) == tool);
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (const timeval& time : {used.ru_utime, used.ru_stime}) {
     run.cpu_seconds += static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;

@@ -390,7 +390,7 @@ class Summary(unittest.TestCase):
         text = "\n".join(lines)
         self.assertIn("| qwen2.5-3b-bf16 | 100 | 61.0 | - | 65.2 | 61.3 | 75.0 | 64.5 |", text)
         self.assertIn("| qwen2.5-3b-bf16 | 524288 = 4 x 1024 x 128 | 2 | bf16, stochastic rounding | fp32 "
-                      "| 0 | none | 1 | flash | 989.4 TFLOP/s, a datasheet | dtrain 0 (abc); now |", text)
+                      "| 0 | none | 1 | cudnn | 989.4 TFLOP/s, a datasheet | dtrain 0 (abc); now |", text)
         self.assertIn("| training | GEMM | idle |", text)
         self.assertIn("| qwen2.5-3b-bf16 | 80.0 | 20.0 |", text)
         heads = "".join(line for line in lines if line.startswith("| training"))
@@ -428,7 +428,7 @@ class Beside(unittest.TestCase):
         self.assertIn("equal: tokens a step 524288; micro batch 4;", text)
         self.assertIn("Not equal (dtrain, torch): rounding stochastic, nearest; masters fp32, none; "
                       "gradients fp32, bf16; loss logits in chunks, whole logits; "
-                      "attention flash, sdpa.", text)
+                      "attention cudnn, sdpa.", text)
 
     def test_another_call_is_said(self):
         self.assertIn("call now, before", self.lines([row_of("qwen2.5-3b-bf16")], call="before"))

@@ -300,16 +300,13 @@ absl::StatusOr<checkpoint::Attempt> CheckpointTiers::Begin(checkpoint::AttemptOp
         exchange_.Broadcast(is_rank0 ? source_->FoundFiles(id) : std::string(), deadline));
     return is_rank0 ? absl::OkStatus() : source_->TakeFoundFiles(found);
   };
-  DT_ASSIGN_OR_RETURN(checkpoint::Attempt attempt,
-                      checkpoint::BeginAttempt(*source_, exchange_, options, deadline));
-  if (is_rank0 && attempt.checkpoint != nullptr) {
-    // It may be on the hosts alone, and must not depend on those that are left.
-    if (const checkpoint::StepId id = attempt.checkpoint->manifest().id;
-        checkpoint::ReadManifest(*saves_, id).ok()) {
-      remote_->Copy(id);
-    }
+  return checkpoint::BeginAttempt(*source_, exchange_, options, deadline);
+}
+
+void CheckpointTiers::CopyRestored(const checkpoint::StepId& id) {
+  if (source_ != nullptr && job_.rank() == 0 && checkpoint::ReadManifest(*saves_, id).ok()) {
+    remote_->Copy(id);
   }
-  return attempt;
 }
 
 // Tells the other ranks how it ends, and meanwhile that it has not ended.

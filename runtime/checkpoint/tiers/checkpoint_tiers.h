@@ -51,6 +51,9 @@ class CheckpointTiers {
   absl::Status CheckRoom(uint64_t bytes);
   // Collective: checkpoint::BeginAttempt, over all places.
   absl::StatusOr<checkpoint::Attempt> Begin(checkpoint::AttemptOptions options, Deadline deadline);
+  // The run goes on from a checkpoint, which may be on the hosts alone: it must not depend on those
+  // that are left.
+  void CopyRestored(const checkpoint::StepId& id);
   // A checkpoint is durable in storage().
   void Copy(const checkpoint::StepId& id) { remote_->Copy(id); }
   // The checkpoints that are being copied, or will be. Thread-safe.

@@ -22,6 +22,7 @@ class FileIndex {
   struct Copy {
     size_t place = 0;
     uint64_t bytes = 0;
+    bool operator==(const Copy&) const = default;
   };
   using Copies = std::vector<Copy>;              // Best first; never empty.
   using Folder = std::map<std::string, Copies>;  // The files of a folder by name.

@@ -41,7 +41,8 @@ enum class FileOp : uint8_t {
   kList = 11,  // Text: the entries.
   kRemoveFile = 12,
   kRemoveDirectory = 13,
-  kFreeBytes = 14,  // Number: the bytes; the largest number where they are unknown.
+  kFreeBytes = 14,    // Number: the bytes; the largest number where they are unknown.
+  kMakeDurable = 15,  // What an existing file holds.
 };
 
 struct FileRequest {

@@ -60,6 +60,7 @@ class FileServer::Session {
       case FileOp::kOpen:
       case FileOp::kRead:
       case FileOp::kChecksum:
+      case FileOp::kMakeDurable:
         return Read(storage, request, out, reply);
       case FileOp::kCreate:
       case FileOp::kAppend:
@@ -104,6 +105,9 @@ class FileServer::Session {
     }
     if (request.op == FileOp::kRead) {
       return file_->ReadAt(request.offset, out);
+    }
+    if (request.op == FileOp::kMakeDurable) {
+      return file_->MakeDurable();
     }
     DT_ASSIGN_OR_RETURN(const checkpoint::FileChecksum checksum,
                         ReadChecksum(*file_, request.offset != 0));

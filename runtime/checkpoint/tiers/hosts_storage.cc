@@ -218,8 +218,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> HostsStorage::OpenFile
   return absl::NotFoundError(absl::StrCat(DisplayName(path), ": no host holds this file"));
 }
 
-// A manifest and an epoch record say themselves whether they are whole; the first whole copy
-// counts.
+// A manifest and an epoch record say whether they are whole; the first whole copy counts.
 absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> HostsStorage::OpenSealed(
     const std::string& path) {
   std::optional<std::string> damaged;
@@ -454,13 +453,14 @@ absl::Status HostsStorage::RemoveDirectory(const std::string& path) {
 absl::StatusOr<bool> HostsStorage::DropDamaged(const std::string& path) {
   const std::optional<FileIndex::Copies> read = index_.Find(path);
   DT_ASSIGN_OR_RETURN(const FileIndex::Copies copies, Locate(path, /*anew=*/true));
-  if (read.has_value() && !copies.empty() && copies.front().bytes != read->front().bytes) {
-    return true;  // It was listed while it was being written, and read by its size of then.
+  if (read.has_value() && !copies.empty() && !(copies.front() == read->front())) {
+    return true;  // Another rank has dropped it, or it was read by its size while it was written.
   }
   if (copies.size() < 2) {
     return false;
   }
-  DT_RETURN_IF_ERROR(places_[copies.front().place].storage->RemoveFile(path));
+  const absl::Status removed = places_[copies.front().place].storage->RemoveFile(path);
+  DT_RETURN_IF_ERROR(absl::IsNotFound(removed) ? absl::OkStatus() : removed);
   index_.SetFile(path, FileIndex::Copies(copies.begin() + 1, copies.end()));
   return true;
 }

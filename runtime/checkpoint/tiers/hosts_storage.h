@@ -9,8 +9,8 @@
 //
 // Rank 0, which alone removes checkpoints, acts on all hosts; another rank acts on its own and on
 // the memory of the next one. A file that several places hold is read from the first of: disks in
-// the order of hosts, memories likewise, the tier behind. Every rank keeps to that order, so what
-// rank 0 has verified is what the others read.
+// the order of hosts, memories likewise, the tier behind. A rank that finds the first one damaged
+// removes it where there is another.
 //
 // A replica that cannot be written fails no save: it is logged, and rank 0 reports it. Thread-safe.
 #pragma once
@@ -67,6 +67,7 @@ class HostsStorage final : public checkpoint::Storage {
   absl::Status RemoveFile(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<bool> DropDamaged(const std::string& path) override;
+  bool may_hold_copies() const override { return true; }
   size_t hosts() const override { return options_.disks.size(); }
   // Counts this host's disk once for each host, as if all had as much.
   std::optional<uint64_t> FreeBytes() override;

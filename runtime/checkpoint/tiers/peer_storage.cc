@@ -44,6 +44,12 @@ class PeerReadableFile final : public checkpoint::ReadableFile {
     return absl::OkStatus();
   }
 
+  absl::Status MakeDurable() const override {
+    FileRequest request = file_;
+    request.op = FileOp::kMakeDurable;
+    return lines_->Call(request).status();
+  }
+
   absl::StatusOr<std::optional<checkpoint::FileChecksum>> FarChecksum(
       bool from_medium) const override {
     FileRequest request = file_;

@@ -137,7 +137,11 @@ TEST_F(CheckpointerTest, AJobThatSavesInTheBackgroundLearnsThatItsDirectoryIsTak
   const auto second = Start("", /*async=*/true);
   second->checkpoints->Track("engine", *second->engine);
   EXPECT_TRUE(saved(*second, 1).ok());
-  ExpectMisuse(saved(*first, 2), "Another job writes to this run directory");
+  ::testing::internal::CaptureStderr();
+  const absl::Status status = saved(*first, 2);
+  // A warning of a save that failed would promise that training goes on, which it does not.
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "its end says why";
+  ExpectMisuse(status, "Another job writes to this run directory");
   EXPECT_TRUE(saved(*second, 2).ok()) << "it may go on";
 }
 

@@ -309,6 +309,40 @@ TEST(LocalTierTest, ADamagedFileIsReplacedByItsReplica) {
   EXPECT_EQ(LastFiles(folder.path(), 8), Straight({0, 1}));
 }
 
+// Several ranks read them and find the damage at once.
+TEST(LocalTierTest, AllDamagedFilesOfAHostAreReplacedByTheirReplicas) {
+  const testing::TempFolder folder;
+  ASSERT_NO_FATAL_FAILURE(PrepareCut(folder.path()));
+  std::vector<std::string> damaged;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           absl::StrCat(Disk(folder.path(), 1), "/step-000000000006.e2"))) {
+    if (entry.path().extension() == ".safetensors") {
+      damaged.push_back(entry.path().string());
+    }
+  }
+  ASSERT_GE(damaged.size(), 2U) << "of weights and of states";
+  for (const std::string& path : damaged) {
+    FlipAByte(path);
+  }
+  EXPECT_THAT(Train(folder.path(), {.until = 8}), Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 6);
+  for (const std::string& path : damaged) {
+    EXPECT_FALSE(std::filesystem::exists(path)) << path;
+  }
+  EXPECT_EQ(LastFiles(folder.path(), 8), Straight({0, 1}));
+}
+
+TEST(LocalTierTest, AFileThatWasCutIsReplacedByItsReplica) {
+  const testing::TempFolder folder;
+  ASSERT_NO_FATAL_FAILURE(PrepareCut(folder.path()));
+  const std::string cut =
+      absl::StrCat(Disk(folder.path(), 1), "/step-000000000006.e2/state/rank-1-of-2.safetensors");
+  std::filesystem::resize_file(cut, std::filesystem::file_size(cut) / 2);
+  EXPECT_THAT(Train(folder.path(), {.until = 8}), Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 6);
+  EXPECT_EQ(LastFiles(folder.path(), 8), Straight({0, 1}));
+}
+
 TEST(LocalTierTest, ADamagedManifestIsReplacedByThatOfAnotherHost) {
   const testing::TempFolder folder;
   ASSERT_NO_FATAL_FAILURE(PrepareCut(folder.path()));

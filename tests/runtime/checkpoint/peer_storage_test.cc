@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "comm/group.h"
 #include "runtime/checkpoint/tiers/file_server.h"
@@ -41,22 +42,20 @@ absl::Status Expect(bool holds, absl::string_view what) {
 using Body =
     std::function<absl::Status(PeerStorage& disk, const std::function<absl::Status()>& end)>;
 
-absl::Status ServeOrUse(RankContext& context, const std::string& folder, const Body& body) {
-  DT_ASSIGN_OR_RETURN(const auto group,
-                      comm::CreateHostGroup(context.store, context.group_options()));
-  DT_ASSIGN_OR_RETURN(const comm::SideLines lines, comm::SideLines::Of(*group, *context.store));
+absl::Status Serve(RankContext& context, const comm::SideLines& lines, checkpoint::Storage& disk) {
   const Deadline deadline = Deadline::After(kTime);
-  if (context.rank == 1) {
-    DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder));
-    DT_ASSIGN_OR_RETURN(auto listener, lines.Listen());
-    auto server = std::make_unique<FileServer>(
-        std::move(listener), FileServer::Options{.disk = storage.get(), .timeout = kTime});
-    DT_RETURN_IF_ERROR(context.store->Set("where", server->endpoint().ToString(), deadline));
-    DT_RETURN_IF_ERROR(context.store->Get("end", deadline).status());
-    server.reset();
-    DT_RETURN_IF_ERROR(context.store->Set("ended", "1", deadline));
-    return group->Barrier(deadline);
-  }
+  DT_ASSIGN_OR_RETURN(auto listener, lines.Listen());
+  auto server = std::make_unique<FileServer>(std::move(listener),
+                                             FileServer::Options{.disk = &disk, .timeout = kTime});
+  DT_RETURN_IF_ERROR(context.store->Set("where", server->endpoint().ToString(), deadline));
+  DT_RETURN_IF_ERROR(context.store->Get("end", deadline).status());
+  server.reset();
+  return context.store->Set("ended", "1", deadline);
+}
+
+absl::Status Use(RankContext& context, const comm::SideLines& lines, const std::string& folder,
+                 const Body& body) {
+  const Deadline deadline = Deadline::After(kTime);
   DT_ASSIGN_OR_RETURN(const std::string text, context.store->Get("where", deadline));
   DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(text));
   const auto to_peer =
@@ -67,15 +66,34 @@ absl::Status ServeOrUse(RankContext& context, const std::string& folder, const B
     return context.store->Get("ended", deadline).status();
   };
   DT_RETURN_IF_ERROR(body(disk, end));
-  DT_RETURN_IF_ERROR(end());
-  return group->Barrier(deadline);
+  return end();
+}
+
+// `serve`: what rank 1 does.
+void ExpectAllWell(
+    const std::function<absl::Status(RankContext& context, const comm::SideLines& lines)>& serve,
+    const std::string& folder, const Body& body) {
+  for (const auto& result :
+       testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+         DT_ASSIGN_OR_RETURN(const auto group,
+                             comm::CreateHostGroup(context.store, context.group_options()));
+         DT_ASSIGN_OR_RETURN(const comm::SideLines lines,
+                             comm::SideLines::Of(*group, *context.store));
+         DT_RETURN_IF_ERROR(context.rank == 1 ? serve(context, lines)
+                                              : Use(context, lines, folder, body));
+         return group->Barrier(Deadline::After(kTime));
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 void ExpectAllWell(const std::string& folder, const Body& body) {
-  for (const auto& result : testing::RunRanks(
-           {.size = 2}, [&](RankContext& context) { return ServeOrUse(context, folder, body); })) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
+  ExpectAllWell(
+      [&](RankContext& context, const comm::SideLines& lines) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder));
+        return Serve(context, lines, *storage);
+      },
+      folder, body);
 }
 
 TEST(PeerStorageTest, FilesAreWrittenReadListedAndRemovedThere) {
@@ -154,6 +172,45 @@ TEST(PeerStorageTest, ACopyThatIsGoneIsLookedForElsewhere) {
     DT_ASSIGN_OR_RETURN(const std::string text, checkpoint::ReadSmallFile(hosts, path, 10));
     return Expect(text == "abc", "the other copy");
   });
+}
+
+// What a process wrote that was killed before it synced the file.
+absl::Status WriteUnsynced(checkpoint::FileSystem& files, const std::string& content) {
+  DT_ASSIGN_OR_RETURN(const int handle, files.Create("journal", 0600));
+  DT_RETURN_IF_ERROR(files.Write(handle, AsBytes(content)).status());
+  DT_RETURN_IF_ERROR(files.Close(handle));
+  return files.SyncDirectory("");
+}
+
+TEST(PeerStorageTest, WhatItsWriterDidNotSyncIsMadeDurableThere) {
+  const std::string content(100'000, 'j');
+  // A power cut that loses a part of it.
+  const auto survives = [&](checkpoint::MemoryFileSystem& files, uint64_t cut) {
+    files.Crash(cut);
+    const auto storage = checkpoint::MakePosixStorage(files);
+    const auto text = checkpoint::ReadSmallFile(*storage, "journal", content.size());
+    return text.ok() && *text == content;
+  };
+  uint64_t cut = 0;
+  for (bool lost = false; !lost; cut += lost ? 0 : 1) {
+    ASSERT_LT(cut, 100U);
+    checkpoint::MemoryFileSystem files;
+    ASSERT_TRUE(WriteUnsynced(files, content).ok());
+    lost = !survives(files, cut);
+  }
+  ExpectAllWell(
+      [&](RankContext& context, const comm::SideLines& lines) -> absl::Status {
+        checkpoint::MemoryFileSystem files;
+        DT_RETURN_IF_ERROR(WriteUnsynced(files, content));
+        const auto storage = checkpoint::MakePosixStorage(files);
+        DT_RETURN_IF_ERROR(Serve(context, lines, *storage));
+        return Expect(survives(files, cut), "the file is whole behind a power cut");
+      },
+      "memory",
+      [&](PeerStorage& disk, const auto& /*end*/) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const auto opened, disk.OpenFile("journal"));
+        return opened->MakeDurable();
+      });
 }
 
 TEST(PeerStorageTest, ErrorsNameTheHostAndPathsStayBelowTheFolder) {

@@ -1,0 +1,323 @@
+#include "runtime/checkpoint/restore/engine_restore.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/checkpoint/model_tensors.h"
+#include "runtime/checkpoint/restore/shared_ranges.h"
+#include "runtime/checkpoint/restore/stored_state.h"
+#include "runtime/engine/transaction.h"
+#include "runtime/model/copy_shared.h"
+#include "runtime/model/cpu_rng.h"
+#include "runtime/model/dtypes.h"
+#include "runtime/plan/config/accepted_changes.h"
+
+namespace dtrain {
+namespace {
+
+constexpr absl::string_view kModelSection = "model";  // The configuration's, of a model's settings.
+
+// States of one optimizer mean nothing to another. `engine`: its record.
+absl::Status CheckOptimizer(const EngineState& state, const checkpoint::Checkpoint& from,
+                            const Json& engine) {
+  const std::string saved =  // Checkpoints of the first version held AdamW's and did not say so.
+      engine.value("optimizer", std::string("AdamW"));
+  if (saved == state.optimizer.name) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s holds the states of optimizer %s, this run has %s: set optimizer.type back, or start "
+      "anew with --fresh",
+      from.DisplayName(), saved, state.optimizer.name));
+}
+
+// The first value that both have, that differs and that is not accepted, by its key in a
+// configuration ("model.rope_theta"). A key that only one has does not count: another version of
+// the program may have written it.
+std::optional<ConfigDifference> ModelDifference(const std::string& key, const Json& was,
+                                                const Json& now, const AcceptsChange& accepts) {
+  if (was.is_object() && now.is_object()) {
+    for (const auto& [name, value] : was.items()) {
+      const bool says_nothing = key == kModelSection && (name == "dtype" || name == "torch_dtype");
+      if (const auto other = now.find(name); other != now.end() && !says_nothing) {
+        auto found = ModelDifference(absl::StrCat(key, ".", name), value, *other, accepts);
+        if (found.has_value()) {
+          return found;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+  if (was == now || (accepts && accepts(key))) {
+    return std::nullopt;
+  }
+  const std::string text = absl::StrFormat(
+      "%s was %s, now %s", key.substr(kModelSection.size() + 1), DumpJson(was), DumpJson(now));
+  return ConfigDifference{key, was, now, text};
+}
+
+// Shapes are compared tensor by tensor; this finds what has none, such as rope_theta in a file that
+// was edited in place.
+absl::Status CheckModelConfig(const EngineState& state, checkpoint::Checkpoint& from,
+                              const AcceptsChange& accepts) {
+  if (state.options.model_config.is_null() ||
+      from.manifest().FindFile("model/config.json") == nullptr) {
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, from.ReadModelFile("config.json"));
+  DT_ASSIGN_OR_RETURN(const Json saved, ParseJson(text, from.DisplayName() + "/model/config.json"));
+  const std::optional<ConfigDifference> difference =
+      ModelDifference(std::string(kModelSection), saved, state.options.model_config, accepts);
+  if (!difference.has_value()) {
+    return absl::OkStatus();
+  }
+  const std::string otherwise =
+      plan::IsAcceptable(*difference)
+          ? absl::StrFormat("go on with it by --set %s=%s --accept-change %s", difference->key,
+                            DumpJson(difference->now), difference->key)
+          : "start anew with --fresh";
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the model differs from the one in %s: %s; restore the value, in the file of the model's "
+      "shape too, or %s",
+      from.DisplayName(), difference->text, otherwise));
+}
+
+// The ranges that rank `rank` of a checkpoint stored; `local` counts from the start of its tensors.
+absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpoint& from, int rank,
+                                                       const std::string& name, int64_t total) {
+  static const Json kNone = Json::object();
+  const Json* const of_engine =
+      RecordOf(from.manifest().rank_state.at(static_cast<size_t>(rank)), name);
+  const Json& record = of_engine != nullptr ? *of_engine : kNone;
+  const auto ranges = record.find("ranges");
+  std::vector<plan::OwnedRange> result;
+  int64_t local = 0;
+  bool valid = ranges != record.end() && ranges->is_array();
+  for (size_t i = 0; valid && i < ranges->size(); ++i) {
+    const Json& range = (*ranges)[i];
+    valid = range.is_array() && range.size() == 2 && range[0].is_number_integer() &&
+            range[1].is_number_integer();
+    if (valid) {
+      const plan::FlatRange flat{range[0].get<int64_t>(), range[1].get<int64_t>()};
+      valid = 0 <= flat.begin && flat.begin <= flat.end && flat.end <= total;
+      result.push_back({flat, local});
+      local += flat.elements();
+    }
+  }
+  if (!valid) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: the record of rank %d holds no valid \"ranges\" of its moments",
+                        from.DisplayName(), rank));
+  }
+  return result;
+}
+
+// Of each rank's file only what this rank owns, straight to where it keeps it.
+absl::Status ReadUpdateState(const EngineState& state, const std::string& engine,
+                             RestoreReads& reads) {
+  const checkpoint::Checkpoint& from = reads.from();
+  const int64_t total = state.flat->layout().total_elements();
+  int64_t found = 0;
+  for (int rank = 0; rank < from.manifest().world_size; ++rank) {
+    DT_ASSIGN_OR_RETURN(const auto stored, RangesOf(from, rank, engine, total));
+    const std::vector<SharedRange> shared = SharedRanges(stored, state.owned);
+    const int64_t elements = ElementsOf(stored);
+    found += ElementsOf(shared);
+    for (const auto& [name, tensor] : UpdateState(state)) {
+      for (const SharedRange& range : shared) {
+        DT_RETURN_IF_ERROR(
+            reads.State(rank, {StoredPrefix(engine) + name, StoredStateType(tensor), {elements}},
+                        range.from, tensor.narrow(0, range.to, range.elements)));
+      }
+    }
+  }
+  int64_t wanted = 0;  // Without padding, which nobody stores.
+  for (const plan::OwnedRange& range : state.owned) {
+    wanted += plan::Intersect(range.flat, {0, total}).elements();
+  }
+  return found >= wanted ? absl::OkStatus()
+                         : absl::DataLossError(absl::StrFormat(
+                               "%s: the records of its ranks hold %d of the %d elements that this "
+                               "rank needs of the optimizer's states",
+                               from.DisplayName(), found, wanted));
+}
+
+bool Holds(const checkpoint::Checkpoint& from, int rank, const std::string& tensor) {
+  const auto stored = from.StateTensors(rank);
+  return std::any_of(stored.begin(), stored.end(),
+                     [&](const auto& entry) { return entry.name == tensor; });
+}
+
+// Asks for the random numbers that this rank goes on with. A checkpoint of a CPU run has none of a
+// GPU, whose generator then starts from the seed.
+absl::Status ReadRng(int rank, RestoreReads& reads, RestoredValues& values) {
+  values.rng = CpuRngState();
+  DT_RETURN_IF_ERROR(
+      reads.State(rank, {kStoredRng, DType::kUInt8, {values.rng.numel()}}, 0, values.rng));
+  const at::Tensor device_rng = DeviceRngState();
+  if (!device_rng.defined() || !Holds(reads.from(), rank, kStoredDeviceRng)) {
+    return absl::OkStatus();
+  }
+  values.device_rng = device_rng;
+  return reads.State(rank, {kStoredDeviceRng, DType::kUInt8, {device_rng.numel()}}, 0, device_rng);
+}
+
+// Every rank has stored the same.
+absl::Status ReadMissed(const EngineState& state, const std::string& tensor, RestoreReads& reads,
+                        RestoredValues& values) {
+  if (state.progress.missed.empty() || !Holds(reads.from(), 0, tensor)) {
+    return absl::OkStatus();
+  }
+  values.missed = MissedUpdates(state);
+  return reads.State(0, {tensor, DType::kInt64, {values.missed.numel()}}, 0, values.missed);
+}
+
+// Each rank has them back where as many ranks have saved them; else all begin with rank 0's, which
+// are in model/ and are read in place meanwhile.
+absl::Status ReadOwnBuffers(const EngineState& state, const std::string& prefix,
+                            const RankPlace& place, RestoreReads& reads, RestoredValues& values) {
+  if (reads.from().manifest().world_size != place.world_size) {
+    return absl::OkStatus();
+  }
+  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
+    const std::string own = prefix + name;
+    if (!Holds(reads.from(), place.rank, own)) {  // Saved by a run with another policy.
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(tensor.scalar_type()));
+    const at::Tensor read = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
+    DT_RETURN_IF_ERROR(reads.State(place.rank, {own, dtype, read.sizes().vec()}, 0, read));
+    values.buffers.emplace_back(read, tensor);
+  }
+  return absl::OkStatus();
+}
+
+// Asks for what `dtrain checkpoint import` writes. Step, optimizer states and random numbers stay
+// as they are.
+absl::StatusOr<RestoredValues> ReadWeights(EngineState& state, RestoreReads& reads) {
+  // A run that begins may drop what it wants.
+  const auto may_differ = [](absl::string_view key) {
+    return plan::CheckAcceptable(std::string(key)).ok();
+  };
+  DT_RETURN_IF_ERROR(CheckModelConfig(state, reads.from(), may_differ));
+  DT_RETURN_IF_ERROR(ReadModel(state, /*prefix=*/"", reads));
+  RestoredValues values;
+  values.weights_alone = true;
+  values.note = "; it holds weights alone: optimizer states are new";
+  return values;
+}
+
+void ApplyMaster(EngineState& state) {
+  if (state.optimizer.master.defined() && state.shard_values.defined()) {
+    state.optimizer.master.copy_(state.shard_values);
+  } else if (state.optimizer.master.defined()) {
+    const plan::FlatRange all{0, state.flat->layout().total_elements()};
+    CopyShared(state.flat->values(), {{all, 0}}, state.optimizer.master, state.owned);
+  }
+}
+
+void RestoreLossScale(const Json& json, EngineState& state) {
+  plan::LossScale& scale = state.progress.loss_scale;
+  scale.scale = json.value("scale", scale.scale);
+  scale.hysteresis = json.value("hysteresis", scale.hysteresis);
+  scale.steps = json.value("steps", scale.steps);
+  scale.last_overflow = json.value("last_overflow", scale.last_overflow);
+  state.progress.loss_unit = json.value("unit", state.progress.loss_unit);
+}
+
+absl::Status CheckSameLayout(const EngineState& state, const checkpoint::Checkpoint& from,
+                             const std::string& name, const Json& record) {
+  if (name.empty()) {
+    return from.CheckLayout(LayoutHash(state));
+  }
+  return record.value("layout_hash", "") == LayoutHash(state)
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrFormat(
+                   "%s was saved with another parameter layout of engine \"%s\": a parameter's "
+                   "name, shape, dtype or order has changed",
+                   from.DisplayName(), name));
+}
+
+}  // namespace
+
+bool HoldsWeightsAlone(const checkpoint::Checkpoint& from) {
+  return from.manifest().state.engine.value("weights_only", false);
+}
+
+absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string& name,
+                                          RankPlace place, RestoreReads& reads,
+                                          const AcceptsChange& accepts) {
+  const at::NoGradGuard no_grad;
+  checkpoint::Checkpoint& from = reads.from();
+  const checkpoint::Manifest& manifest = from.manifest();
+  const Json* const record = RecordOf(manifest.state.engine, name);
+  if (record == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s holds no engine \"%s\": track what the run that saved it tracked, in "
+                        "the same order, or "
+                        "start anew with --fresh",
+                        from.DisplayName(), name));
+  }
+  if (name.empty() && HoldsWeightsAlone(from)) {
+    return ReadWeights(state, reads);
+  }
+  DT_RETURN_IF_ERROR(CheckSameLayout(state, from, name, *record));
+  DT_RETURN_IF_ERROR(CheckOptimizer(state, from, *record));
+  if (name.empty()) {
+    DT_RETURN_IF_ERROR(CheckModelConfig(state, from, accepts));
+  }
+  const std::string prefix = StoredPrefix(name);
+  RestoredValues values;
+  values.record = *record;
+  DT_RETURN_IF_ERROR(ReadModel(state, prefix, reads));
+  DT_RETURN_IF_ERROR(ReadUpdateState(state, name, reads));
+  DT_RETURN_IF_ERROR(ReadMissed(state, prefix + kStoredMissed, reads, values));
+  DT_RETURN_IF_ERROR(ReadOwnBuffers(state, prefix, place, reads, values));
+  if (!name.empty()) {
+    return values;
+  }
+  // Between steps all ranks draw alike, so that any number of them goes on from rank 0's.
+  const bool same_ranks = manifest.world_size == place.world_size;
+  DT_RETURN_IF_ERROR(ReadRng(same_ranks ? place.rank : 0, reads, values));
+  if (!same_ranks) {
+    values.note = absl::StrFormat("; %d ranks saved it and %d read it", manifest.world_size,
+                                  place.world_size);
+  }
+  return values;
+}
+
+absl::Status ApplyEngine(const RestoredValues& values, EngineState& state) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [read, target] : values.buffers) {
+    target.copy_(read);
+  }
+  DT_RETURN_IF_ERROR(FinishModel(state));
+  if (values.weights_alone) {
+    ApplyMaster(state);
+    return absl::OkStatus();
+  }
+  if (values.missed.defined()) {
+    const auto* const counts = values.missed.const_data_ptr<int64_t>();
+    state.progress.missed.assign(counts, counts + values.missed.numel());
+  }
+  if (values.rng.defined()) {
+    SetCpuRngState(values.rng);
+  }
+  if (values.device_rng.defined()) {
+    SetDeviceRngState(values.device_rng);
+  }
+  state.progress.step = values.record.value("step", int64_t{0});
+  state.progress.updates = values.record.value("updates", state.progress.step);
+  state.progress.skipped = values.record.value("skipped", int64_t{0});
+  if (const auto loss_scale = values.record.find("loss_scale"); loss_scale != values.record.end()) {
+    RestoreLossScale(*loss_scale, state);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtrain
