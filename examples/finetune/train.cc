@@ -90,10 +90,9 @@ absl::StatusOr<Finetune> ReadFinetune(const dtrain::Config& config) {
 }
 
 dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetune& run,
-                                      GptImpl& model) {
+                                      bool has_documents, GptImpl& model) {
   dtrain::EngineOptions options;
-  options.flops_per_sample =
-      model.FlopsPerToken(config.sequence_length(), config.data_document_token() >= 0);
+  options.flops_per_sample = model.FlopsPerToken(config.sequence_length(), has_documents);
   if (run.lora()) {
     options.flops_per_sample = LoraFlops(model, options.flops_per_sample);
     options.public_name = PeftName;
@@ -161,12 +160,14 @@ absl::Status Train(dtrain::Job& job) {
   }
   const dtrain::TokenLoaderOptions ids{.vocabulary = run.source.options.vocab_size};
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));
+  DT_RETURN_IF_ERROR(CheckVocabulary(job, run.source, *train));
   std::unique_ptr<dtrain::TokenLoader> valid;
   if (!config.data_validation().empty()) {
     DT_ASSIGN_OR_RETURN(valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
   }
-  DT_ASSIGN_OR_RETURN(auto engine,
-                      dtrain::Engine::Create(job, *model, EngineOptionsOf(config, run, *model)));
+  DT_ASSIGN_OR_RETURN(
+      auto engine, dtrain::Engine::Create(
+                       job, *model, EngineOptionsOf(config, run, train->has_documents(), *model)));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);

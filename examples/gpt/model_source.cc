@@ -194,3 +194,27 @@ absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source) {
   }
   return model;
 }
+
+absl::Status CheckVocabulary(dtrain::Job& job, const ModelSource& source,
+                             const dtrain::TokenLoader& loader) {
+  constexpr int64_t kUnusedRows = 1024;  // Embeddings are often padded.
+  const int64_t files = loader.vocabulary();
+  const int64_t model = source.options.vocab_size;
+  if (files > model && source.pretrained.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the token files use %d ids, but model.vocab_size is %d; set it to %d or more", files,
+        model, files));
+  }
+  const std::string both = absl::StrFormat(
+      "%s was made by a tokenizer of %d ids, but the model in %s has a vocabulary of %d",
+      loader.Description(), files, source.pretrained, model);
+  if (files > model) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: they are of two models; make the tokens again by dtrain data prepare --tokenizer %s",
+        both, source.pretrained));
+  }
+  if (files > 0 && !source.pretrained.empty() && files + kUnusedRows < model) {
+    job.metrics().Print(absl::StrFormat("warning: %s; are they of one model?", both));
+  }
+  return absl::OkStatus();
+}

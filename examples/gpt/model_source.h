@@ -28,3 +28,9 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config);
 // Makes the model, and reads its weights if it is pretrained. To be called before Engine::Create,
 // like dtrain::LoadModel. At ZeRO stage 3 the model may be larger than memory.
 absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source);
+
+// Compares the vocabulary that token files state, if they do, with the model's. InvalidArgument,
+// with both sizes, if the files have more ids. Far fewer than the weights of a published model are
+// worth a line to rank 0: they may be another model's, and a model's own ids leave few rows unused.
+absl::Status CheckVocabulary(dtrain::Job& job, const ModelSource& source,
+                             const dtrain::TokenLoader& loader);

@@ -17,16 +17,6 @@ constexpr char kAbout[] =
     "  --set data.document_token=0    Keep attention inside each document of a sample.\n"
     "docs/MODELS.md explains them.\n";
 
-// Files may say how many ids they use; the model must hold them all.
-absl::Status CheckVocabulary(const GptOptions& options, const dtrain::TokenLoader& loader) {
-  if (loader.vocabulary() > options.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "the token files use %d ids, but model.vocab_size is %d; set it to %d or more",
-        loader.vocabulary(), options.vocab_size, loader.vocabulary()));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model) {
   const dtrain::Json& user = job.config().user("sample");
   const SampleOptions options{.prompt = user.value("prompt", std::string("#include <")),
@@ -44,8 +34,9 @@ absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model
   return absl::OkStatus();
 }
 
-double FlopsOf(const dtrain::Config& config, const GptImpl& model) {
-  return model.FlopsPerToken(config.sequence_length(), config.data_document_token() >= 0);
+double FlopsOf(const dtrain::Config& config, const dtrain::TokenLoader& data,
+               const GptImpl& model) {
+  return model.FlopsPerToken(config.sequence_length(), data.has_documents());
 }
 
 absl::Status Train(dtrain::Job& job) {
@@ -58,10 +49,10 @@ absl::Status Train(dtrain::Job& job) {
   const dtrain::TokenLoaderOptions ids{.vocabulary = options.vocab_size};
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));
   DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
-  DT_RETURN_IF_ERROR(CheckVocabulary(options, *train));
+  DT_RETURN_IF_ERROR(CheckVocabulary(job, source, *train));
   DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(
                                        job, *model,
-                                       {.flops_per_sample = FlopsOf(config, *model),
+                                       {.flops_per_sample = FlopsOf(config, *train, *model),
                                         .model_config = options.ToHuggingFace(config.precision()),
                                         .may_leave_step = true}));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));

@@ -56,6 +56,17 @@ int64_t ModelVocabulary(const Config& config) {
   return size != model.end() && size->is_number_integer() ? size->get<int64_t>() : 0;
 }
 
+std::vector<plan::CorpusPart> PartsOf(const Config& config, Split split) {
+  if (split == Split::kValidation) {
+    return {{config.data_validation(), 1}};
+  }
+  std::vector<plan::CorpusPart> parts;
+  for (const DataPart& part : config.data_parts()) {
+    parts.push_back({part.files, part.weight});
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::vector<int64_t> DocumentLengths(const at::Tensor& positions) {
@@ -81,6 +92,7 @@ struct TokenLoader::State {
   int64_t sequence_length;
   int64_t vocabulary_limit;
   plan::DocumentRule documents;
+  bool is_masked;               // Some file has a mask.
   std::string key;              // In the configuration: "data.train".
   bool other_batch = false;     // A change of train_batch_size has been accepted.
   std::string corpus_identity;  // A hash of the training data; "": not known.
@@ -98,11 +110,14 @@ struct TokenLoader::State {
   bool stop = false;
   std::thread reader;
 
-  State(plan::TokenCorpus c, plan::TokenSampler s) : corpus(std::move(c)), sampler(std::move(s)) {}
+  State(plan::TokenCorpus c, plan::TokenSampler s)
+      : corpus(std::move(c)), sampler(std::move(s)), is_masked(corpus.has_masks()) {}
 
   Position After(Position at) const {
     return at.micro + 1 < accumulation ? Position{at.step, at.micro + 1} : Position{at.step + 1, 0};
   }
+
+  bool has_documents() const { return documents.token >= 0 || is_masked; }
 
   // EndOfData where no sample of this rank's micro-batch is before `before`.
   absl::StatusOr<Batch> Read(Position at, int64_t before) const {
@@ -127,9 +142,9 @@ struct TokenLoader::State {
     }
     Batch batch{ForDevice(rows.narrow(1, 0, sequence_length)),
                 ForDevice(rows.narrow(1, 1, sequence_length))};
-    if (documents.token >= 0) {
+    if (has_documents()) {
       batch.positions = ForDevice(at::empty_like(batch.targets));
-      MarkRows(rows, batch);
+      DT_RETURN_IF_ERROR(MarkRows(samples, rows, batch));
       batch.document_lengths = DocumentLengths(batch.positions);
     }
     batch.targets_counted = CountTargets(batch.targets);
@@ -143,16 +158,25 @@ struct TokenLoader::State {
                            : rows.contiguous().pin_memory();
   }
 
-  void MarkRows(const at::Tensor& rows, Batch& batch) const {
+  absl::Status MarkRows(const std::vector<plan::SampleLocation>& samples, const at::Tensor& rows,
+                        Batch& batch) const {
     const auto length = static_cast<size_t>(sequence_length);
     const auto span = [&](at::Tensor& tensor, int64_t row) {
       return absl::MakeSpan(tensor.mutable_data_ptr<int64_t>() + row * sequence_length, length);
     };
     const auto* const tokens = rows.const_data_ptr<int64_t>();
+    std::vector<uint8_t> mask(length + 1);
     for (int64_t i = 0; i < rows.size(0); ++i) {
-      plan::MarkDocuments({tokens + i * rows.size(1), length + 1}, documents,
-                          span(batch.positions, i), span(batch.targets, i));
+      const absl::Span<const int64_t> row(tokens + i * rows.size(1), length + 1);
+      const plan::SampleLocation& sample = samples[static_cast<size_t>(i)];
+      if (!corpus.is_masked(sample.file)) {
+        plan::MarkDocuments(row, documents, span(batch.positions, i), span(batch.targets, i));
+        continue;
+      }
+      DT_RETURN_IF_ERROR(corpus.ReadMask(sample, sequence_length, mask.data()));
+      plan::MarkSamples(row, mask, span(batch.positions, i), span(batch.targets, i));
     }
+    return absl::OkStatus();
   }
 
   void ReadAhead() {
@@ -219,13 +243,14 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
         key, "=DIR/", training ? "train" : "val", ".bin"));
   }
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
-  auto opened = plan::TokenCorpus::Open(patterns, format);
+  auto opened = plan::TokenCorpus::Open(PartsOf(config, split), format);
   DT_RETURN_IF_ERROR(Annotate(opened.status(), key));
+  DT_RETURN_IF_ERROR(opened->CheckRowLength(config.sequence_length()));
   const plan::SamplerOptions sampling{.sequence_length = config.sequence_length(),
                                       .global_batch = config.global_batch(),
                                       .seed = config.seed(),
                                       .shuffle = training};
-  auto sampler = plan::TokenSampler::Create(opened->tokens_per_file(), sampling);
+  auto sampler = plan::TokenSampler::Create(opened->parts(), sampling);
   DT_RETURN_IF_ERROR(Annotate(sampler.status(), key));
   std::string identity;
   if (training) {
@@ -312,6 +337,8 @@ std::string TokenLoader::Description() const {
 }
 
 int64_t TokenLoader::vocabulary() const { return state_->corpus.vocabulary(); }
+
+bool TokenLoader::has_documents() const { return state_->has_documents(); }
 
 Json TokenLoader::SaveState() const {
   std::lock_guard lock(state_->mutex);

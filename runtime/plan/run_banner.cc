@@ -101,9 +101,24 @@ std::string Batch(const Config& config) {
                          config.gradient_accumulation_steps(), Count(config.world_size(), "rank"));
 }
 
+// "0.7 x web/*.bin, 0.3 x code.bin" for a mixture, in shares of 1.
+std::string Files(const Config& config) {
+  const std::vector<DataPart>& parts = config.data_parts();
+  if (parts.size() == 1) {
+    return absl::StrJoin(config.data_train(), ", ");
+  }
+  double sum = 0;
+  for (const DataPart& part : parts) {
+    sum += part.weight;
+  }
+  return absl::StrJoin(parts, ", ", [&](std::string* out, const DataPart& part) {
+    absl::StrAppend(out, FormatShort(part.weight / sum), " x ", absl::StrJoin(part.files, " + "));
+  });
+}
+
 std::string Data(const Config& config, const RunFacts& facts) {
   return absl::StrFormat("%s tokens in %s (%s), rows of %s", Rounded(facts.tokens),
-                         Count(facts.files, "file"), absl::StrJoin(config.data_train(), ", "),
+                         Count(facts.files, "file"), Files(config),
                          WithThousands(config.sequence_length()));
 }
 

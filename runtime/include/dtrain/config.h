@@ -40,6 +40,12 @@ struct PrecisionConfig {
   double min_loss_scale = 1;
 };
 
+// Token files of data.train, and how often samples are drawn from them beside the other parts.
+struct DataPart {
+  std::vector<std::string> files;
+  double weight = 1;
+};
+
 // Limits of ZeRO stage 3, in elements; plan/layout/gather_schedule.h keeps to them.
 struct GatherLimits {
   int64_t live_max = 0;  // Gathered at a time; exceeded only by a single operation that needs more.
@@ -238,7 +244,8 @@ class Config {
   ActivationCheckpointingConfig activation_checkpointing() const;
 
   // --- Data. Paths and glob patterns as written, relative to the working directory.
-  const std::vector<std::string>& data_train() const;
+  const std::vector<std::string>& data_train() const;       // The files of all parts.
+  const std::vector<DataPart>& data_parts() const;          // One, unless data.train is a mixture.
   const std::vector<std::string>& data_validation() const;  // May be empty.
   int64_t sequence_length() const;
   const std::string& data_format() const;   // A name that plan::TokenFormatFromName knows.
@@ -269,6 +276,8 @@ class Config {
   double comm_timeout_seconds() const;
   // The least that a learnt limit may be; none: what the connections need (comm/call_timeout.h).
   std::optional<double> comm_timeout_min_seconds() const;
+  // Time without progress that counts as a hang; 0: none does, none: it is learnt.
+  std::optional<double> comm_hang_timeout_seconds() const;
   const NetworkConfig& comm_network() const;
   const std::string& comm_wire_dtype() const;  // "fp32", "bf16", "fp16".
 

@@ -26,8 +26,9 @@ inline constexpr int64_t kIgnoredTarget = -100;
 struct Batch {
   at::Tensor tokens;   // [micro_batch, sequence_length] int64.
   at::Tensor targets;  // The same shape: the next token of each.
-  // With data.document_token, the same shape: the place of each token in its document, 0 where one
-  // starts; the last target of each is kIgnoredTarget. Undefined without: a row is one text.
+  // With data.document_token or files that have masks, the same shape: the place of each token in
+  // its document, 0 where one starts; the last target of each is kIgnoredTarget, and so is what a
+  // mask leaves out. Undefined without: a row is one text.
   at::Tensor positions = {};
   // How many targets are not kIgnoredTarget, for losses that would otherwise wait for the device to
   // count them (ops::CrossEntropyOptions); -1: not known.
@@ -83,6 +84,8 @@ class TokenLoader final : public Tracked {
   std::string Description() const;
   // Largest token id + 1 that the files say they hold; 0: they do not say.
   int64_t vocabulary() const;
+  // Whether batches have positions, because data.document_token or masks separate documents.
+  bool has_documents() const;
 
   Json SaveState() const override;
   absl::Status RestoreState(const Json& state) override;

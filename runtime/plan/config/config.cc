@@ -140,6 +140,7 @@ int Config::zero_stage() const {
 }
 
 const std::vector<std::string>& Config::data_train() const { return values_->data_train; }
+const std::vector<DataPart>& Config::data_parts() const { return values_->data_parts; }
 const std::vector<std::string>& Config::data_validation() const { return values_->data_validation; }
 int64_t Config::sequence_length() const { return values_->integer("data.sequence_length"); }
 const std::string& Config::data_format() const { return values_->data_format; }
@@ -196,6 +197,10 @@ int64_t Config::checkpoint_shard_bytes_max() const {
 double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
 std::optional<double> Config::comm_timeout_min_seconds() const {
   constexpr char kKey[] = "comm.timeout_min_s";
+  return values_->at(kKey).is_null() ? std::nullopt : std::optional(values_->number(kKey));
+}
+std::optional<double> Config::comm_hang_timeout_seconds() const {
+  constexpr char kKey[] = "comm.hang_timeout_s";
   return values_->at(kKey).is_null() ? std::nullopt : std::optional(values_->number(kKey));
 }
 const NetworkConfig& Config::comm_network() const { return values_->network; }

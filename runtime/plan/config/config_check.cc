@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "runtime/plan/config/config_keys.h"
+#include "runtime/plan/config/data_sources.h"
 
 namespace dtrain::plan {
 namespace {
@@ -127,6 +128,8 @@ absl::string_view KeyTypeName(KeyType type) {
       return "a list of integers";
     case KeyType::kObjectList:
       return "a list of objects";
+    case KeyType::kDataSources:
+      return "a list of strings or of objects";
     case KeyType::kFree:
       return "an object";
   }
@@ -234,6 +237,8 @@ absl::StatusOr<Json> CheckValue(const ConfigKey& key, const Json& value) {
         return value;
       }
       break;
+    case KeyType::kDataSources:
+      return CheckDataSources(key.path, value);
     case KeyType::kFree:
       if (value.is_object()) {
         return value;

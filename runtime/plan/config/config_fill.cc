@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "runtime/plan/config/batch_algebra.h"
 #include "runtime/plan/config/config_builder.h"
+#include "runtime/plan/config/data_sources.h"
 
 namespace dtrain {
 namespace {
@@ -289,7 +290,10 @@ void ConfigBuilder::FillTyped() {
   v.global_batch = v.integer("train_batch_size");
   v.micro_batch = v.integer("train_micro_batch_size_per_gpu");
   v.accumulation = v.integer("gradient_accumulation_steps");
-  v.data_train = v.at("data.train").get<std::vector<std::string>>();
+  v.data_parts = plan::DataParts(v.at("data.train"));
+  for (const DataPart& part : v.data_parts) {
+    v.data_train.insert(v.data_train.end(), part.files.begin(), part.files.end());
+  }
   v.data_validation = v.at("data.validation").get<std::vector<std::string>>();
   v.data_format = v.at("data.format").get<std::string>();
   v.checkpoint_dir = v.at("checkpoint.dir").get<std::string>();

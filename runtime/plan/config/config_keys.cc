@@ -226,20 +226,23 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.params.decay_min_ratio", KeyType::kNumber, "0", "[0, 1]", KeyUse::kUsed, "",
      kIdentity, "WSD: learning rate at the end of the decay, as a share of the optimizer's lr."},
     // Data.
-    {"data.train", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", kIdentity,
+    {"data.train", KeyType::kDataSources, "[]", "", KeyUse::kUsed, "", kIdentity,
      "Token files to train on, as paths or glob patterns. Relative paths start at the working "
-     "directory."},
+     "directory. A mixture is a list of parts {\"files\": [...], \"weight\": NUMBER}: each part "
+     "gives its weight's share of the samples, and goes through its own files again when it has "
+     "reached their end."},
     {"data.validation", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", 0,
      "Token files to evaluate on, as paths or glob patterns."},
     {"data.sequence_length", KeyType::kInteger, "1024", "[1, 2147483647]", KeyUse::kUsed, "",
      kIdentity,
      "Tokens that the model sees in one sample. The file must hold at least one token more, "
      "because targets are shifted by one."},
-    {"data.format", KeyType::kString, "\"auto\"", "auto|llmc|nanogpt-u16", KeyUse::kUsed, "",
-     kIdentity,
+    {"data.format", KeyType::kString, "\"auto\"", "auto|llmc|nanogpt-u16|megatron", KeyUse::kUsed,
+     "", kIdentity,
      "Format of the token files. llmc: the llm.c format with a header, in u16 or u32, which dtrain "
-     "data prepare writes. nanogpt-u16: plain u16 tokens without a header. auto: reads the format "
-     "from the header."},
+     "data prepare writes. nanogpt-u16: plain u16 tokens without a header. megatron: Megatron-LM's "
+     "PREFIX.bin with PREFIX.idx beside it. auto: reads the format from the header, and Megatron's "
+     "from the index."},
     {"data.document_token", KeyType::kInteger, "-1", "[-1, 2147483647]", KeyUse::kUsed, "",
      kIdentity,
      "Id of the token that separates documents. Attention then stays inside one document, "

@@ -22,7 +22,8 @@ enum class KeyType {
   kNumberPair,
   kIntegerList,
   kObjectList,
-  kFree,  // Any object; its content is the user's.
+  kDataSources,  // Token files, or parts of a mixture (data_sources.h).
+  kFree,         // Any object; its content is the user's.
 };
 
 // How dtrain treats a key.

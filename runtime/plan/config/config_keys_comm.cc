@@ -18,6 +18,13 @@ constexpr ConfigKey kCommKeys[] = {
      "NCCL_IB_RETRY_CNT (137 s with NCCL's defaults). Raise it if one rank may pause between "
      "collectives, for example for a slow disk or an export on rank 0. If it is at least "
      "comm.timeout_s, every call gets comm.timeout_s."},
+    {"comm.hang_timeout_s", KeyType::kNumber, "null", "[0, 86400]", KeyUse::kUsed, "", 0,
+     "Time without progress after which dtrain launch says which rank hangs, and ends the attempt "
+     "with exit code 75. If it is not set, it is five times the 99th percentile of the steps' "
+     "times, and at least 1 second, from the tenth step on; a pause of the program between steps, "
+     "of a disk or of the network may take comm.timeout_min_s, and a start, a save or an "
+     "evaluation comm.timeout_s. On a GPU a step too may take comm.timeout_min_s. 0 turns the "
+     "detection off."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
      "Chooses how ranks exchange data in host memory. auto: shared memory inside a host; between "

@@ -39,6 +39,13 @@ Json Spellings(absl::string_view range) {
   return all;
 }
 
+// A list of strings, for which a string may stand.
+Json StringsSchema() {
+  return Json{
+      {"anyOf", Json::array({Json{{"type", "string"}},
+                             Json{{"type", "array"}, {"items", Json{{"type", "string"}}}}})}};
+}
+
 Json TypeSchema(const ConfigKey& key) {
   switch (key.type) {
     case KeyType::kBool:
@@ -55,9 +62,7 @@ Json TypeSchema(const ConfigKey& key) {
       return schema;
     }
     case KeyType::kStringList:
-      return Json{
-          {"anyOf", Json::array({Json{{"type", "string"}},
-                                 Json{{"type", "array"}, {"items", Json{{"type", "string"}}}}})}};
+      return StringsSchema();
     case KeyType::kNumberPair:
       return Json{{"type", "array"},
                   {"items", NumberSchema(key, "number")},
@@ -65,6 +70,15 @@ Json TypeSchema(const ConfigKey& key) {
                   {"maxItems", 2}};
     case KeyType::kIntegerList:
       return Json{{"type", "array"}, {"items", Json{{"type", "integer"}}}};
+    case KeyType::kDataSources: {
+      const Json names = StringsSchema();
+      const Json part{{"type", "object"},
+                      {"required", Json::array({"files"})},
+                      {"properties", Json{{"files", names},
+                                          {"weight", Json{{"type", "number"}, {"minimum", 0}}}}},
+                      {"additionalProperties", false}};
+      return Json{{"anyOf", Json::array({names, Json{{"type", "array"}, {"items", part}}})}};
+    }
     case KeyType::kObjectList:
       return Json{{"type", "array"}, {"items", Json{{"type", "object"}}}};
     case KeyType::kFree:

@@ -26,7 +26,8 @@ struct Config::Values {
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   PrecisionConfig precision;
-  std::vector<std::string> data_train;
+  std::vector<DataPart> data_parts;
+  std::vector<std::string> data_train;  // The files of all parts.
   std::vector<std::string> data_validation;
   std::string data_format;
   std::string checkpoint_dir;

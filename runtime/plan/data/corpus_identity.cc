@@ -14,6 +14,20 @@ constexpr int64_t kBlockTokens = 64;
 constexpr int64_t kBlocksMax = 256;  // For all files together.
 constexpr int64_t kBlocksMin = 4;    // For each file.
 
+// A corpus without masks has the identity that it had before there were any.
+absl::Status AddMask(const TokenCorpus& corpus, const SampleLocation& at, int64_t count,
+                     StableHash& hash) {
+  if (!corpus.is_masked(at.file)) {
+    return absl::OkStatus();
+  }
+  std::vector<uint8_t> mask(static_cast<size_t>(count));
+  DT_RETURN_IF_ERROR(corpus.ReadMask(at, count - 1, mask.data()));
+  for (const uint8_t bits : mask) {
+    hash.Add(uint64_t{bits});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CorpusIdentity(const TokenCorpus& corpus) {
@@ -33,6 +47,8 @@ absl::StatusOr<std::string> CorpusIdentity(const TokenCorpus& corpus) {
       for (int64_t i = 0; i < count; ++i) {
         hash.Add(static_cast<uint64_t>(tokens[static_cast<size_t>(i)]));
       }
+      DT_RETURN_IF_ERROR(
+          AddMask(corpus, {.file = static_cast<int>(index), .offset = offset}, count, hash));
     }
   }
   return absl::StrFormat("%016x", hash.value());

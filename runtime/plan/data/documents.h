@@ -26,4 +26,10 @@ inline constexpr int64_t kIgnoredTarget = -100;
 void MarkDocuments(absl::Span<const int64_t> row, DocumentRule rule, absl::Span<int64_t> positions,
                    absl::Span<int64_t> targets);
 
+// The same for a row whose tokens have a mask's bytes (token_mask.h): kMaskStart starts a document,
+// and a target without kMaskTrained is kIgnoredTarget. REQUIRES: `row` and `mask` have one element
+// more than the two others.
+void MarkSamples(absl::Span<const int64_t> row, absl::Span<const uint8_t> mask,
+                 absl::Span<int64_t> positions, absl::Span<int64_t> targets);
+
 }  // namespace dtrain::plan

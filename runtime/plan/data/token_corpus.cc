@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "base/system/resource_limits.h"
 
@@ -57,26 +59,88 @@ absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::
 
 absl::StatusOr<TokenCorpus> TokenCorpus::Open(absl::Span<const std::string> patterns,
                                               TokenFormat format) {
-  DT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandTokenPaths(patterns));
-  AllowOpenFiles(paths.size());  // A large corpus may have more shards than the usual limit.
+  const CorpusPart part{{patterns.begin(), patterns.end()}, 1};
+  return Open(absl::Span<const CorpusPart>(&part, 1), format);
+}
+
+absl::StatusOr<TokenCorpus> TokenCorpus::Open(absl::Span<const CorpusPart> parts,
+                                              TokenFormat format) {
   TokenCorpus corpus;
-  const std::string* said_by = nullptr;
+  for (const CorpusPart& part : parts) {
+    DT_RETURN_IF_ERROR(corpus.Add(part, format));
+  }
+  return corpus;
+}
+
+absl::Status TokenCorpus::Add(const CorpusPart& part, TokenFormat format) {
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandTokenPaths(part.patterns));
+  // A large corpus may have more shards than the usual limit, and a mask beside each.
+  const auto masks = std::count_if(paths.begin(), paths.end(), [](const std::string& path) {
+    return FileExists(MaskPath(path));
+  });
+  AllowOpenFiles(paths.size() + static_cast<size_t>(masks));
+  std::set<std::string> opened;  // A pattern may name both of Megatron's files.
+  const size_t files_before = files_.size();
   for (const std::string& path : paths) {
     DT_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path, format));
+    if (!opened.insert(file.path()).second) {
+      continue;
+    }
     const int64_t vocabulary = file.header().vocabulary;
-    if (vocabulary != 0 && said_by != nullptr && vocabulary != corpus.vocabulary_) {
+    if (vocabulary != 0 && vocabulary_ != 0 && vocabulary != vocabulary_) {
       return absl::InvalidArgumentError(
           absl::StrFormat("token file %s has the vocabulary %d, %s has %d: they were made by "
                           "different tokenizers; use files of one tokenizer",
-                          path, vocabulary, *said_by, corpus.vocabulary_));
+                          path, vocabulary, files_[named_].path(), vocabulary_));
     }
     if (vocabulary != 0) {
-      corpus.vocabulary_ = vocabulary;
-      said_by = &path;
+      vocabulary_ = vocabulary;
+      named_ = files_.size();
     }
-    corpus.files_.push_back(std::move(file));
+    DT_ASSIGN_OR_RETURN(std::optional<MaskFile> mask,
+                        MaskFile::OpenFor(file.path(), file.tokens()));
+    files_.push_back(std::move(file));
+    masks_.push_back(std::move(mask));
   }
-  return corpus;
+  parts_.push_back({files_.size() - files_before, part.weight});
+  return absl::OkStatus();
+}
+
+std::vector<SamplerPart> TokenCorpus::parts() const {
+  std::vector<SamplerPart> parts;
+  size_t file = 0;
+  for (const Part& part : parts_) {
+    parts.push_back({{}, part.weight});
+    for (const size_t end = file + part.files; file < end; ++file) {
+      parts.back().tokens_per_file.push_back(files_[file].tokens());
+    }
+  }
+  return parts;
+}
+
+bool TokenCorpus::has_masks() const {
+  return std::any_of(masks_.begin(), masks_.end(),
+                     [](const auto& mask) { return mask.has_value(); });
+}
+
+absl::Status TokenCorpus::ReadMask(const SampleLocation& sample, int64_t sequence_length,
+                                   uint8_t* out) const {
+  return masks_[static_cast<size_t>(sample.file)]->Copy(
+      sample.offset, {out, static_cast<size_t>(sequence_length + 1)});
+}
+
+absl::Status TokenCorpus::CheckRowLength(int64_t sequence_length) const {
+  for (const auto& mask : masks_) {
+    if (mask.has_value() && mask->header().row_length != 0 &&
+        mask->header().row_length != sequence_length) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s has samples packed into rows of %d tokens, but data.sequence_length is %d; set it to "
+          "%d, or prepare the data with --sequence-length %d",
+          mask->path(), mask->header().row_length, sequence_length, mask->header().row_length,
+          sequence_length));
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<int64_t> TokenCorpus::tokens_per_file() const {

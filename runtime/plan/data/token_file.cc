@@ -1,21 +1,18 @@
 #include "runtime/plan/data/token_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "runtime/plan/data/megatron_index.h"
 #include "runtime/plan/data/raw_tokens.h"
 
 namespace dtrain::plan {
@@ -43,7 +40,7 @@ absl::StatusOr<TokenHeader> ParseRaw(absl::string_view head, int64_t file_bytes,
                                      "byte %d or not of the format nanogpt-u16",
                                      file_bytes, file_bytes - 1));
   }
-  return TokenHeader{file_bytes / 2, 2, 0, 0};
+  return TokenHeader{file_bytes / 2, 2, 0, 0, "nanogpt (no header)"};
 }
 
 // Says what to do with a file that has no llm.c header.
@@ -52,15 +49,37 @@ std::string WithoutHeader(absl::string_view head) {
   return why_not.empty() ? "raw u16 tokens need data.format nanogpt-u16" : why_not;
 }
 
-int64_t LoadToken(const char* data, int bytes_per_token, int64_t index) {
-  if (bytes_per_token == 2) {
-    uint16_t token = 0;
-    std::memcpy(&token, data + 2 * index, sizeof(token));
-    return token;
+template <typename T>
+void WidenFrom(const char* data, absl::Span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T token{};
+    std::memcpy(&token, data + sizeof(token) * i, sizeof(token));
+    out[i] = static_cast<int64_t>(token);
   }
-  uint32_t token = 0;
-  std::memcpy(&token, data + 4 * index, sizeof(token));
-  return token;
+}
+
+// Tokens of 1, 2, 4 or 8 bytes as LibTorch's index type. Each width has a loop of its own, which
+// the compiler turns into vector instructions.
+void Widen(const char* data, int bytes_per_token, absl::Span<int64_t> out) {
+  switch (bytes_per_token) {
+    case 1:
+      return WidenFrom<uint8_t>(data, out);
+    case 2:
+      return WidenFrom<uint16_t>(data, out);
+    case 4:
+      return WidenFrom<uint32_t>(data, out);
+    default:
+      return WidenFrom<uint64_t>(data, out);
+  }
+}
+
+bool IsIndex(const std::string& path) {
+  if (path.empty() || !FileExists(path)) {
+    return false;
+  }
+  const absl::StatusOr<DataFile> file = DataFile::Open(path, "token index");
+  const auto head = file.ok() ? file->Head(kMegatronHeaderBytes) : file.status();
+  return head.ok() && absl::StartsWith(*head, kMegatronMagic);
 }
 
 }  // namespace
@@ -75,8 +94,11 @@ absl::StatusOr<TokenFormat> TokenFormatFromName(absl::string_view name) {
   if (name == "nanogpt-u16") {
     return TokenFormat::kNanoGptU16;
   }
-  return absl::InvalidArgumentError(
-      absl::StrFormat("token format \"%s\" is unknown; allowed: auto, llmc, nanogpt-u16", name));
+  if (name == "megatron") {
+    return TokenFormat::kMegatron;
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "token format \"%s\" is unknown; allowed: auto, llmc, nanogpt-u16, megatron", name));
 }
 
 absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t file_bytes,
@@ -127,79 +149,56 @@ absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t fil
   return header;
 }
 
-std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary) {
+std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary, int bytes_per_token) {
   DT_CHECK(tokens >= 0 && tokens <= kTokensMax) << tokens << " tokens";
-  DT_CHECK(vocabulary >= 0 && vocabulary <= 65536) << "vocabulary " << vocabulary;
+  DT_CHECK(bytes_per_token == 2 || bytes_per_token == 4) << bytes_per_token << " bytes";
+  const bool is_wide = bytes_per_token == 4;
+  DT_CHECK(vocabulary >= 0 && vocabulary <= (is_wide ? kTokensMax : 65536))
+      << "vocabulary " << vocabulary;
   std::string header(static_cast<size_t>(kTokenHeaderBytes), '\0');
-  const int32_t words[] = {kTokenMagicU16, kTokenVersionU16, static_cast<int32_t>(tokens),
-                           static_cast<int32_t>(vocabulary)};
+  const int32_t words[] = {is_wide ? kTokenMagicU32 : kTokenMagicU16,
+                           is_wide ? kTokenVersionU32 : kTokenVersionU16,
+                           static_cast<int32_t>(tokens), static_cast<int32_t>(vocabulary)};
   std::memcpy(header.data(), words, sizeof(words));
   return header;
 }
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, TokenFormat format) {
-  TokenFile file;
-  absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY | O_NONBLOCK);  // Not a FIFO.
-  if (!fd.ok()) {
-    return Annotate(fd.status(), "token file");
-  }
-  file.path_ = path;
-  file.fd_ = *std::move(fd);
-  struct stat info {};
-  if (fstat(file.fd_.get(), &info) != 0) {
-    return ErrnoStatus(errno, absl::StrFormat("token file %s", path));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return Bad(path, "it is not a regular file");
-  }
-  file.bytes_ = static_cast<int64_t>(info.st_size);
-  std::string head(static_cast<size_t>(std::min(file.bytes_, kTokenHeaderBytes)), '\0');
-  DT_RETURN_IF_ERROR(file.ReadAt(0, absl::MakeSpan(head)));
-  DT_ASSIGN_OR_RETURN(file.header_, ParseTokenHeader(head, file.bytes_, path, format));
-  return file;
-}
-
-absl::Status TokenFile::ReadAt(int64_t offset, absl::Span<char> into) const {
-  size_t done = 0;
-  while (done < into.size()) {
-    const int64_t at = offset + static_cast<int64_t>(done);
-    const ssize_t n = pread(fd_.get(), into.data() + done, into.size() - done, at);
-    if (n < 0 && errno != EINTR) {
-      const int error = errno;
-      return ErrnoStatus(error, absl::StrFormat("token file %s: cannot read %d bytes at byte %d",
-                                                path_, into.size() - done, at));
+  DT_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, "token file"));
+  DT_ASSIGN_OR_RETURN(const std::string head, file.Head(kTokenHeaderBytes));
+  const bool is_index = absl::StartsWith(head, kMegatronMagic);
+  const std::string sibling = MegatronSibling(path);
+  if (format == TokenFormat::kMegatron ||
+      (format == TokenFormat::kAuto && (is_index || (!HasLlmcHeader(head) && IsIndex(sibling))))) {
+    if (sibling.empty()) {
+      return file.Bad("Megatron's token files are two, named PREFIX.bin and PREFIX.idx");
     }
-    if (n == 0) {
-      return EndedEarly();
+    if (is_index) {
+      DT_ASSIGN_OR_RETURN(file, DataFile::Open(sibling, "token file"));
     }
-    done += n > 0 ? static_cast<size_t>(n) : 0;
+    DT_ASSIGN_OR_RETURN(const MegatronIndex index,
+                        ReadMegatronIndex(is_index ? path : sibling, file.bytes()));
+    return TokenFile(std::move(file), TokenHeader{.tokens = file.bytes() / index.bytes_per_token,
+                                                  .bytes_per_token = index.bytes_per_token,
+                                                  .format = "Megatron"});
   }
-  return absl::OkStatus();
-}
-
-absl::Status TokenFile::EndedEarly() const {
-  struct stat info {};
-  const int64_t now = fstat(fd_.get(), &info) == 0 ? static_cast<int64_t>(info.st_size) : -1;
-  return Bad(path_, absl::StrFormat("it had %d bytes when it was opened and has %d while it is "
-                                    "read: it was cut or is written anew; restore it and start "
-                                    "again, and replace such files by renaming, never in place",
-                                    bytes_, now));
+  DT_ASSIGN_OR_RETURN(const TokenHeader header, ParseTokenHeader(head, file.bytes(), path, format));
+  return TokenFile(std::move(file), header);
 }
 
 absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   DT_CHECK(begin >= 0 && begin <= tokens() - count)
-      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path_;
+      << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path();
   constexpr int64_t kBlockBytes = 16384;
   std::array<char, kBlockBytes> block;
   const int width = header_.bytes_per_token;
   for (int64_t done = 0; done < count;) {
     const int64_t tokens = std::min(count - done, kBlockBytes / width);
     const auto bytes = static_cast<size_t>(tokens * width);
-    DT_RETURN_IF_ERROR(ReadAt(header_.data_offset + (begin + done) * width, {block.data(), bytes}));
-    for (int64_t i = 0; i < tokens; ++i) {
-      out[static_cast<size_t>(done + i)] = LoadToken(block.data(), width, i);
-    }
+    DT_RETURN_IF_ERROR(
+        file_.ReadAt(header_.data_offset + (begin + done) * width, {block.data(), bytes}));
+    Widen(block.data(), width, out.subspan(static_cast<size_t>(done), static_cast<size_t>(tokens)));
     done += tokens;
   }
   return absl::OkStatus();
@@ -207,16 +206,26 @@ absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out) const {
 
 absl::Status TokenFile::CheckIds(int64_t begin, absl::Span<const int64_t> ids,
                                  int64_t vocabulary) const {
-  const auto bad =
-      std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id >= vocabulary; });
+  const auto is_bad = [&](int64_t id) { return id < 0 || id >= vocabulary; };
+  // Nearly always none is. A loop without a branch, in vector instructions, finds that out: an id,
+  // or its distance to the largest one, has the top bit where the id is out of range.
+  const auto largest = static_cast<uint64_t>(vocabulary - 1);
+  uint64_t bits = 0;
+  for (const int64_t id : ids) {
+    bits |= static_cast<uint64_t>(id) | (largest - static_cast<uint64_t>(id));
+  }
+  if ((bits >> 63) == 0) {
+    return absl::OkStatus();
+  }
+  const auto bad = std::find_if(ids.begin(), ids.end(), is_bad);
   if (bad == ids.end()) {
     return absl::OkStatus();
   }
   const int64_t token = begin + (bad - ids.begin());
-  return Bad(path_, absl::StrFormat("token %d (byte %d) is %d, not below the vocabulary of %d; "
-                                    "is it of another tokenizer?",
-                                    token, header_.data_offset + token * header_.bytes_per_token,
-                                    *bad, vocabulary));
+  return file_.Bad(absl::StrFormat(
+      "token %d (byte %d) is %d, not below the vocabulary of %d; "
+      "is it of another tokenizer?",
+      token, header_.data_offset + token * header_.bytes_per_token, *bad, vocabulary));
 }
 
 }  // namespace dtrain::plan

@@ -1,27 +1,27 @@
 // Token files: read-only, each open as long as its object lives. docs/DATA_FORMAT.md describes the
 // formats.
 //
-// Errors name the file and the byte offset at which it stops being one. Tokens are read by pread
-// and not through a mapping: there a file that is cut, or whose storage fails, would end the
-// process with SIGBUS. Replace token files by renaming, never in place. Thread-safe after Open.
+// Errors name the file and the byte offset at which it stops being one. Thread-safe after Open.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/unique_fd.h"
+#include "runtime/plan/data/data_file.h"
 
 namespace dtrain::plan {
 
 enum class TokenFormat {
-  kAuto,        // llm.c u16 or u32, by the header's magic.
+  kAuto,        // llm.c u16 or u32 by the header's magic; Megatron's by the index beside it.
   kLlmc,        // The same, spelled out.
   kNanoGptU16,  // Raw u16 without a header; what it is not is refused (raw_tokens.h).
+  kMegatron,    // Raw tokens, with PREFIX.idx beside PREFIX.bin (megatron_index.h).
 };
-// "auto", "llmc", "nanogpt-u16" (data.format); InvalidArgument for another name.
+// "auto", "llmc", "nanogpt-u16", "megatron" (data.format); InvalidArgument for another name.
 absl::StatusOr<TokenFormat> TokenFormatFromName(absl::string_view name);
 
 // The llm.c header: 256 int32. Word 3 is reserved there; dtrain's files keep the vocabulary in it.
@@ -35,24 +35,28 @@ inline constexpr int64_t kTokensMax = (int64_t{1} << 31) - 1;  // The header's c
 // The facts of a header, checked against the file's size.
 struct TokenHeader {
   int64_t tokens = 0;
-  int bytes_per_token = 0;  // 2 or 4.
+  int bytes_per_token = 0;  // 2 or 4; 1, 2, 4 or 8 in Megatron's files.
   int64_t data_offset = 0;  // In bytes.
   int64_t vocabulary = 0;   // 0: the file does not say.
+  const char* format = "llm.c";
 };
 
 // Reads the header of a file of `file_bytes` bytes that starts with `head` (at least
 // min(file_bytes, 1024) bytes of it). Pure; any input is safe. InvalidArgument names `path`.
+// REQUIRES: `format` is not kMegatron.
 absl::StatusOr<TokenHeader> ParseTokenHeader(absl::string_view head, int64_t file_bytes,
                                              absl::string_view path, TokenFormat format);
-// The 1024 bytes of a u16 header. REQUIRES: 0 <= tokens <= kTokensMax, 0 <= vocabulary <= 65536.
-std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary);
+// The 1024 bytes of a header; a token has 2 or 4 bytes. REQUIRES: 0 <= tokens <= kTokensMax, and 0
+// <= vocabulary <= 65536 where a token has 2 bytes, kTokensMax where it has 4.
+std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary, int bytes_per_token = 2);
 
 class TokenFile {
  public:
-  // NotFound (no such file), InvalidArgument (empty, truncated, not of `format`).
+  // NotFound (no such file), InvalidArgument (empty, truncated, not of `format`). Of Megatron's two
+  // files either may be named.
   static absl::StatusOr<TokenFile> Open(const std::string& path,
                                         TokenFormat format = TokenFormat::kAuto);
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   int64_t tokens() const { return header_.tokens; }
   const TokenHeader& header() const { return header_; }
 
@@ -65,14 +69,10 @@ class TokenFile {
   absl::Status CheckIds(int64_t begin, absl::Span<const int64_t> ids, int64_t vocabulary) const;
 
  private:
-  TokenFile() = default;
-  absl::Status ReadAt(int64_t offset, absl::Span<char> into) const;
-  absl::Status EndedEarly() const;
+  TokenFile(DataFile file, const TokenHeader& header) : file_(std::move(file)), header_(header) {}
 
-  std::string path_;
+  DataFile file_;
   TokenHeader header_;
-  UniqueFd fd_;
-  int64_t bytes_ = 0;  // When it was opened.
 };
 
 }  // namespace dtrain::plan

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/numeric/prng.h"
 #include "base/status.h"
@@ -47,6 +49,26 @@ absl::StatusOr<int64_t> IntegerField(const Json& json, const char* name) {
   return *value;
 }
 
+absl::StatusOr<std::vector<MixedPart>> MixtureField(const Json& json) {
+  std::vector<MixedPart> parts;
+  const auto field = json.find("mixture");
+  if (field == json.end()) {
+    return parts;
+  }
+  if (!field->is_array() || field->size() > static_cast<size_t>(MixturePattern::kPartsMax)) {
+    return absl::InvalidArgumentError("data cursor: \"mixture\" is not a list of parts");
+  }
+  for (const Json& pair : *field) {
+    if (!pair.is_array() || pair.size() != 2) {
+      return absl::InvalidArgumentError("data cursor: \"mixture\" holds something not a pair");
+    }
+    DT_ASSIGN_OR_RETURN(const int64_t windows, JsonInteger(pair[0]));
+    DT_ASSIGN_OR_RETURN(const int64_t share, JsonInteger(pair[1]));
+    parts.push_back({windows, share});
+  }
+  return parts;
+}
+
 }  // namespace
 
 Json DataCursor::ToJson() const {
@@ -54,13 +76,17 @@ Json DataCursor::ToJson() const {
   for (const SkipRange& range : skip) {
     ranges.push_back(Json::array({range.begin, range.end}));
   }
-  return Json{{"step", step},
-              {"seed", seed},
-              {"epoch", epoch},
-              {"windows", windows},
-              {"global_batch", global_batch},
-              {"sequence_length", sequence_length},
-              {"skip", std::move(ranges)}};
+  Json json{{"step", step},
+            {"seed", seed},
+            {"epoch", epoch},
+            {"windows", windows},
+            {"global_batch", global_batch},
+            {"sequence_length", sequence_length},
+            {"skip", std::move(ranges)}};
+  for (const MixedPart& part : mixture) {
+    json["mixture"].push_back(Json::array({part.windows, part.share}));
+  }
+  return json;
 }
 
 absl::StatusOr<DataCursor> DataCursor::FromJson(const Json& json) {
@@ -93,10 +119,18 @@ absl::StatusOr<DataCursor> DataCursor::FromJson(const Json& json) {
     cursor.skip.push_back({begin, end});
   }
   DT_ASSIGN_OR_RETURN(cursor.skip, Merged(std::move(cursor.skip)));
+  DT_ASSIGN_OR_RETURN(cursor.mixture, MixtureField(json));
   return cursor;
 }
 
 absl::StatusOr<TokenSampler> TokenSampler::Create(absl::Span<const int64_t> tokens_per_file,
+                                                  const SamplerOptions& options,
+                                                  std::vector<SkipRange> skip) {
+  const SamplerPart part{{tokens_per_file.begin(), tokens_per_file.end()}, 1};
+  return Create({&part, 1}, options, std::move(skip));
+}
+
+absl::StatusOr<TokenSampler> TokenSampler::Create(absl::Span<const SamplerPart> parts,
                                                   const SamplerOptions& options,
                                                   std::vector<SkipRange> skip) {
   if (options.sequence_length < 1 || options.global_batch < 1) {
@@ -108,17 +142,29 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(absl::Span<const int64_t> toke
   sampler.options_ = options;
   DT_ASSIGN_OR_RETURN(sampler.skip_, Merged(std::move(skip)));
   sampler.windows_before_.push_back(0);
-  int64_t tokens_in_all = 0;
-  for (const int64_t tokens : tokens_per_file) {
-    sampler.windows_ += std::max<int64_t>(0, tokens - 1) / options.sequence_length;
-    sampler.windows_before_.push_back(sampler.windows_);
-    tokens_in_all += tokens;
+  std::vector<double> weights;
+  for (const SamplerPart& part : parts) {
+    const int64_t first = sampler.windows_;
+    int64_t tokens_in_all = 0;
+    for (const int64_t tokens : part.tokens_per_file) {
+      sampler.windows_ += std::max<int64_t>(0, tokens - 1) / options.sequence_length;
+      sampler.windows_before_.push_back(sampler.windows_);
+      tokens_in_all += tokens;
+    }
+    sampler.parts_.push_back({first, sampler.windows_ - first});
+    weights.push_back(part.weight);
+    if (sampler.windows_ == first && part.weight > 0) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%d tokens in %d files%s hold no sample: data.sequence_length %d needs %d tokens in one "
+          "file",
+          tokens_in_all, part.tokens_per_file.size(),
+          parts.size() > 1 ? absl::StrFormat(" of part %d", weights.size() - 1) : "",
+          options.sequence_length, options.sequence_length + 1));
+    }
   }
-  if (sampler.windows_ == 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d tokens in %d files hold no sample: data.sequence_length %d needs %d tokens in one file",
-        tokens_in_all, tokens_per_file.size(), options.sequence_length,
-        options.sequence_length + 1));
+  DT_ASSIGN_OR_RETURN(MixturePattern pattern, MixturePattern::Create(weights));
+  if (parts.size() > 1) {
+    sampler.pattern_ = std::make_shared<const MixturePattern>(std::move(pattern));
   }
   return sampler;
 }
@@ -138,13 +184,25 @@ SampleLocation TokenSampler::At(int64_t step, int64_t position) const {
   DT_CHECK(step >= 0 && position >= 0 && position < options_.global_batch)
       << "step " << step << ", position " << position;
   const int64_t number = RowNumber(step, position);
-  const int64_t epoch = number / windows_;
-  auto window = static_cast<uint64_t>(number % windows_);
-  if (options_.shuffle) {
-    const uint64_t epoch_seed = MixBits(options_.seed ^ MixBits(static_cast<uint64_t>(epoch)));
-    window = IndexPermutation(static_cast<uint64_t>(windows_), epoch_seed)(window);
+  if (pattern_ == nullptr) {
+    return InPart(0, number);
   }
-  const auto index = static_cast<int64_t>(window);
+  const MixturePattern::Draw draw = pattern_->At(number);
+  return InPart(draw.part, draw.index);
+}
+
+SampleLocation TokenSampler::InPart(int part, int64_t number) const {
+  const auto& [first_window, windows] = parts_[static_cast<size_t>(part)];
+  const int64_t epoch = number / windows;
+  auto window = static_cast<uint64_t>(number % windows);
+  if (options_.shuffle) {
+    // Part 0 has the order that a corpus of one part has always had.
+    const uint64_t part_seed =
+        part == 0 ? options_.seed : MixBits(options_.seed + static_cast<uint64_t>(part));
+    const uint64_t epoch_seed = MixBits(part_seed ^ MixBits(static_cast<uint64_t>(epoch)));
+    window = IndexPermutation(static_cast<uint64_t>(windows), epoch_seed)(window);
+  }
+  const int64_t index = first_window + static_cast<int64_t>(window);
   const auto next = std::upper_bound(windows_before_.begin(), windows_before_.end(), index);
   const auto file = static_cast<int>(next - windows_before_.begin()) - 1;
   const int64_t in_file = index - windows_before_[static_cast<size_t>(file)];
@@ -176,6 +234,9 @@ DataCursor TokenSampler::CursorAt(int64_t step) const {
   cursor.global_batch = options_.global_batch;
   cursor.sequence_length = options_.sequence_length;
   cursor.skip = skip_;
+  for (size_t i = 0; pattern_ != nullptr && i < parts_.size(); ++i) {
+    cursor.mixture.push_back({parts_[i].windows, pattern_->shares()[i]});
+  }
   return cursor;
 }
 
@@ -211,6 +272,19 @@ absl::Status TokenSampler::CheckCursor(const DataCursor& cursor, bool other_batc
       return differs(field.what, absl::StrFormat("%d", field.saved),
                      absl::StrFormat("%d", field.now));
     }
+  }
+  if (cursor.mixture != CursorAt(0).mixture) {
+    const auto text = [](const std::vector<MixedPart>& parts) {
+      return absl::StrCat("[",
+                          absl::StrJoin(parts, ", ",
+                                        [](std::string* out, const MixedPart& p) {
+                                          absl::StrAppendFormat(out, "%d of %d", p.share,
+                                                                MixturePattern::kPlaces);
+                                        }),
+                          "]");
+    };
+    return differs("shares of the parts of data.train", text(cursor.mixture),
+                   text(CursorAt(0).mixture));
   }
   if (cursor.step > kFieldMax / std::max(options_.global_batch, cursor.global_batch)) {
     return absl::FailedPreconditionError(absl::StrFormat(

@@ -11,14 +11,19 @@
 // world size. Within a step, micro-step g of rank r takes the positions
 // [(g * world + r) * micro_batch, + micro_batch): every split of the same global batch into ranks,
 // micro-batches and accumulation reads the same set, and reads it in the same order of positions.
+//
+// Mixtures. With several parts, mixture.h's pattern says of which part a sample of the row is and
+// which of the part's own: each part has its own order and its own epochs, as if it were alone.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/json.h"
+#include "runtime/plan/data/mixture.h"
 
 namespace dtrain::plan {
 
@@ -29,15 +34,23 @@ struct SkipRange {
   bool operator==(const SkipRange&) const = default;
 };
 
+// What a cursor keeps of a part of a mixture, to tell a resume with other parts or weights.
+struct MixedPart {
+  int64_t windows = 0;
+  int64_t share = 0;  // Of MixturePattern::kPlaces.
+  bool operator==(const MixedPart&) const = default;
+};
+
 // The position of a run in its data, part of the checkpoint. `step` is the next global step.
 struct DataCursor {
   int64_t step = 0;
   uint64_t seed = 0;
-  int64_t epoch = 0;    // The next sample's, derived from the rest, for readers.
+  int64_t epoch = 0;    // Rounds through all windows, derived from the rest, for readers.
   int64_t windows = 0;  // The corpus's; they tell a resume on other data.
   int64_t global_batch = 0;
   int64_t sequence_length = 0;
   std::vector<SkipRange> skip;
+  std::vector<MixedPart> mixture;  // Empty: there is one part.
 
   Json ToJson() const;
   static absl::StatusOr<DataCursor> FromJson(const Json& json);
@@ -50,6 +63,12 @@ struct SampleLocation {
   int64_t offset = 0;  // In tokens.
   int64_t epoch = 0;
   bool operator==(const SampleLocation&) const = default;
+};
+
+// A part of a mixture: some files, and how often samples are drawn from them beside the others.
+struct SamplerPart {
+  std::vector<int64_t> tokens_per_file;
+  double weight = 1;
 };
 
 struct SamplerOptions {
@@ -74,6 +93,11 @@ class TokenSampler {
   // `tokens_per_file`: tokens in each file. InvalidArgument: a size below 1, or no window at all
   // (the corpus is shorter than sequence_length + 1 tokens).
   static absl::StatusOr<TokenSampler> Create(absl::Span<const int64_t> tokens_per_file,
+                                             const SamplerOptions& options,
+                                             std::vector<SkipRange> skip = {});
+  // The same for a mixture, whose files are numbered through all parts. InvalidArgument also for
+  // weights that MixturePattern refuses, and for a part that is drawn and has no window.
+  static absl::StatusOr<TokenSampler> Create(absl::Span<const SamplerPart> parts,
                                              const SamplerOptions& options,
                                              std::vector<SkipRange> skip = {});
 
@@ -101,8 +125,17 @@ class TokenSampler {
  private:
   TokenSampler() = default;
   int64_t RowNumber(int64_t step, int64_t position) const;
+  // Sample `number` of a part.
+  SampleLocation InPart(int part, int64_t number) const;
+
+  struct Part {
+    int64_t first_window = 0;
+    int64_t windows = 0;
+  };
 
   SamplerOptions options_;
+  std::vector<Part> parts_;
+  std::shared_ptr<const MixturePattern> pattern_;  // Null: there is one part.
   std::vector<int64_t> windows_before_;  // windows in earlier files; one more entry than files.
   int64_t windows_ = 0;
   std::vector<SkipRange> skip_;  // Sorted, disjoint, not empty.

@@ -97,9 +97,9 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
        {data_, data_ + " prepare", config_, config_ + " check", config_ + " unknown"}) {
     EXPECT_EQ(RunCommand(usage).code, 64) << usage;
   }
-  EXPECT_EQ(
-      RunCommand(data_ + " prepar").output,
-      "dtrain data: unknown command prepar; did you mean prepare? There are: prepare, show\n");
+  EXPECT_EQ(RunCommand(data_ + " prepar").output,
+            "dtrain data: unknown command prepar; did you mean prepare? There are: prepare, show, "
+            "train-tokenizer\n");
   EXPECT_EQ(RunCommand(plan_ + " --wordl-size 2").output,
             "dtrain plan: unknown option --wordl-size; did you mean --world-size?; see dtrain plan "
             "--help\n");

@@ -1,0 +1,32 @@
+// The bytes of a file or of standard input from front to back, decompressed where they are gzip's
+// or Zstandard's: the first bytes tell it, not the name. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtrain::plan {
+
+// Stands for standard input where a path is expected.
+inline constexpr absl::string_view kStandardInput("-");
+
+class ByteSource {
+ public:
+  // NotFound: there is no such file. InvalidArgument: it is a folder, or of a kind that is known
+  // and not read (Parquet, Arrow, NumPy, zip), which is named.
+  static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path);
+  virtual ~ByteSource() = default;
+
+  // Fills `into` from its start and gives the number of bytes, below its size only at the end.
+  // InvalidArgument: compressed data are damaged or end early; the message names the file.
+  virtual absl::StatusOr<size_t> Read(absl::Span<char> into) = 0;
+  // How many bytes of the file have been read: with compression fewer than Read gave.
+  virtual int64_t bytes_consumed() const = 0;
+};
+
+}  // namespace dtrain::plan

@@ -1,0 +1,226 @@
+#include "runtime/plan/data/text/text_sources.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+
+namespace dtrain::plan {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "a.jsonl.gz" -> "a.jsonl".
+absl::string_view WithoutCompression(absl::string_view name) {
+  for (const absl::string_view ending : {".gz", ".zst"}) {
+    if (absl::EndsWith(name, ending)) {
+      return name.substr(0, name.size() - ending.size());
+    }
+  }
+  return name;
+}
+
+bool HasLines(absl::string_view name) {
+  const absl::string_view plain = WithoutCompression(name);
+  return absl::EndsWith(plain, ".jsonl") || absl::EndsWith(plain, ".ndjson") ||
+         absl::EndsWith(plain, ".json");
+}
+
+absl::StatusOr<TextSource> NamedFile(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    return ErrnoStatus(errno, path);
+  }
+  TextSource source{path, path, HasLines(path)};
+  if (S_ISREG(info.st_mode)) {
+    source.bytes = static_cast<int64_t>(info.st_size);
+  }
+  source.modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  return source;
+}
+
+absl::Status AddFolder(const std::string& folder, const FindOptions& options, FoundSources& found) {
+  std::error_code error;
+  auto walk = fs::recursive_directory_iterator(
+      folder, fs::directory_options::skip_permission_denied, error);
+  std::vector<TextSource> below;
+  for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
+    std::error_code unread;
+    const std::string extension =
+        fs::path(std::string(WithoutCompression(walk->path().string()))).extension().string();
+    if (walk->is_symlink(unread) || !walk->is_regular_file(unread) ||
+        (!options.extensions.empty() &&
+         std::find(options.extensions.begin(), options.extensions.end(), extension) ==
+             options.extensions.end())) {
+      continue;
+    }
+    absl::StatusOr<TextSource> source = NamedFile(walk->path().string());
+    if (!source.ok()) {
+      ++found.unreadable;
+      continue;
+    }
+    if (!source->has_lines && source->bytes > options.file_bytes_max) {
+      ++found.too_long;
+      continue;
+    }
+    source->name = walk->path().lexically_relative(folder).string();
+    source->from_folder = true;
+    below.push_back(*std::move(source));
+  }
+  if (error) {
+    return ErrnoStatus(error.value(), absl::StrCat("cannot list ", folder));
+  }
+  std::sort(below.begin(), below.end(),
+            [](const TextSource& a, const TextSource& b) { return a.name < b.name; });
+  std::move(below.begin(), below.end(), std::back_inserter(found.sources));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<FoundSources> FindSources(const std::vector<std::string>& paths,
+                                         const FindOptions& options) {
+  FoundSources found;
+  bool has_input = false;
+  for (const std::string& path : paths) {
+    std::error_code unknown;
+    if (path == kStandardInput) {
+      if (std::exchange(has_input, true)) {
+        return absl::InvalidArgumentError("standard input (-) is named twice; it has one end");
+      }
+      found.sources.push_back({path, "standard input"});
+    } else if (fs::is_directory(path, unknown)) {
+      DT_RETURN_IF_ERROR(AddFolder(path, options, found));
+    } else {
+      DT_ASSIGN_OR_RETURN(TextSource source, NamedFile(path));
+      found.sources.push_back(std::move(source));
+    }
+  }
+  return found;
+}
+
+absl::StatusOr<std::optional<TextChunk>> ChunkReader::Next() {
+  while (source_ < sources_.size()) {
+    if (bytes_ == nullptr) {
+      DT_RETURN_IF_ERROR(OpenSource());
+      if (has_lines_) {
+        DT_RETURN_IF_ERROR(SkipLines());
+      } else if (skip_ > 0) {  // Its one document is done.
+        CloseSource();
+        continue;
+      }
+    }
+    DT_RETURN_IF_ERROR(Fill());
+    if (carry_.empty()) {
+      CloseSource();
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(TextChunk chunk, has_lines_ ? TakeLines() : TakeText());
+    return chunk;
+  }
+  return std::nullopt;
+}
+
+absl::Status ChunkReader::OpenSource() {
+  const TextSource& source = sources_[source_];
+  DT_ASSIGN_OR_RETURN(bytes_, ByteSource::Open(source.path));
+  at_end_ = false;
+  record_ = 0;
+  has_lines_ = source.has_lines;
+  if (source.path == kStandardInput) {
+    DT_RETURN_IF_ERROR(Fill());
+    const size_t first = carry_.find_first_not_of(" \t\r\n");
+    has_lines_ = first != std::string::npos && carry_[first] == '{';
+  }
+  return absl::OkStatus();
+}
+
+void ChunkReader::CloseSource() {
+  bytes_before_ += bytes_->bytes_consumed();
+  bytes_.reset();
+  carry_.clear();
+  skip_ = 0;
+  ++source_;
+}
+
+absl::Status ChunkReader::Fill() {
+  while (!at_end_ && carry_.size() < kChunkBytes) {
+    const size_t before = carry_.size();
+    carry_.resize(kChunkBytes);
+    const auto n = bytes_->Read({carry_.data() + before, kChunkBytes - before});
+    carry_.resize(before + (n.ok() ? *n : 0));
+    DT_RETURN_IF_ERROR(n.status());
+    at_end_ = carry_.size() < kChunkBytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChunkReader::SkipLines() {
+  while (record_ < skip_) {
+    DT_RETURN_IF_ERROR(Fill());
+    const size_t end = carry_.find('\n');
+    if (end == std::string::npos && at_end_) {
+      carry_.clear();  // The last line has no end and was done.
+      return absl::OkStatus();
+    }
+    size_t begin = 0;
+    for (size_t next = end; next != std::string::npos && record_ < skip_;
+         next = carry_.find('\n', begin)) {
+      begin = next + 1;
+      ++record_;
+    }
+    carry_.erase(0, begin == 0 ? carry_.size() : begin);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TextChunk> ChunkReader::TakeText() {
+  TextChunk chunk{source_, false, 0, 1, std::move(carry_)};
+  carry_.clear();
+  while (!at_end_) {
+    DT_RETURN_IF_ERROR(Fill());
+    chunk.bytes += carry_;
+    carry_.clear();
+    if (static_cast<int64_t>(chunk.bytes.size()) > kDocumentBytesMax) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s is a text of more than %d bytes, the most for one document; cut it into documents, "
+          "for example as JSONL",
+          sources_[source_].path, kDocumentBytesMax));
+    }
+  }
+  return chunk;
+}
+
+absl::StatusOr<TextChunk> ChunkReader::TakeLines() {
+  TextChunk chunk{source_, true, record_, 0, ""};
+  size_t end = carry_.rfind('\n');
+  while (end == std::string::npos && !at_end_) {  // A line that is longer than a chunk.
+    chunk.bytes += carry_;
+    carry_.clear();
+    if (static_cast<int64_t>(chunk.bytes.size()) > kDocumentBytesMax) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s:%d: the line has more than %d bytes, the most for one document; is it JSONL, with "
+          "one object on each line?",
+          sources_[source_].path, record_ + 1, kDocumentBytesMax));
+    }
+    DT_RETURN_IF_ERROR(Fill());
+    end = carry_.find('\n');
+  }
+  const size_t length = end == std::string::npos ? carry_.size() : end + 1;
+  chunk.bytes.append(carry_, 0, length);
+  carry_.erase(0, length);
+  chunk.records = std::count(chunk.bytes.begin(), chunk.bytes.end(), '\n') +
+                  (chunk.bytes.back() == '\n' ? 0 : 1);
+  record_ += chunk.records;
+  return chunk;
+}
+
+}  // namespace dtrain::plan

@@ -1,0 +1,92 @@
+// The files that a corpus is made from, and their contents in pieces of about a mebibyte.
+//
+// A source is one document (a text file) or has one on each line (JSONL). The name tells which:
+// .jsonl, .ndjson and .json, also with .gz or .zst behind it, have lines; in standard input, and so
+// in no other, the first character tells it: "{" begins JSONL. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/plan/data/text/byte_source.h"
+
+namespace dtrain::plan {
+
+struct TextSource {
+  std::string path;        // "-": standard input.
+  std::string name;        // Below its folder; its path if it was named itself.
+  bool has_lines = false;  // JSONL.
+  bool from_folder = false;
+  int64_t bytes = -1;  // -1: not known.
+  int64_t modified_ns = 0;
+};
+
+struct FoundSources {
+  std::vector<TextSource> sources;
+  int64_t too_long = 0;    // Text files of folders that were left out.
+  int64_t unreadable = 0;  // The same.
+};
+
+struct FindOptions {
+  std::vector<std::string> extensions;  // In folders; with the dot. Empty: all.
+  int64_t file_bytes_max = 1LL << 20;   // Of text files in folders.
+};
+
+// Files as they are named, and the files of folders in the order of their paths below them, at any
+// depth; symbolic links in folders are not followed. NotFound: a path does not exist.
+// InvalidArgument: standard input is named twice.
+absl::StatusOr<FoundSources> FindSources(const std::vector<std::string>& paths,
+                                         const FindOptions& options);
+
+// Documents that follow each other in a source.
+struct TextChunk {
+  size_t source = 0;
+  bool has_lines = false;
+  int64_t first_record = 0;  // Its number in the source: for lines, the line before it.
+  int64_t records = 0;       // Lines, blank ones too; 1 for a text.
+  std::string bytes;
+};
+
+class ChunkReader {
+ public:
+  static constexpr size_t kChunkBytes = 1 << 20;
+  // A line or a text beyond it is an error: a few of them have to fit into memory.
+  static constexpr int64_t kDocumentBytesMax = 64 << 20;
+
+  // Begins at `record` of `source`. REQUIRES: `sources` outlives this.
+  ChunkReader(const std::vector<TextSource>& sources, size_t source, int64_t record)
+      : sources_(sources), source_(source), skip_(record) {}
+
+  // The next chunk; nothing at the end of the last source. The errors of ByteSource, and
+  // InvalidArgument for a document that is too long, which is named.
+  absl::StatusOr<std::optional<TextChunk>> Next();
+  // Bytes of all files that have been read so far, in their stored form.
+  int64_t bytes_consumed() const {
+    return bytes_before_ + (bytes_ != nullptr ? bytes_->bytes_consumed() : 0);
+  }
+
+ private:
+  absl::Status OpenSource();
+  // Reads on until `carry_` has at least a chunk or the source has ended.
+  absl::Status Fill();
+  absl::Status SkipLines();
+  absl::StatusOr<TextChunk> TakeText();
+  absl::StatusOr<TextChunk> TakeLines();
+  void CloseSource();
+
+  const std::vector<TextSource>& sources_;
+  size_t source_;
+  int64_t skip_;        // Records of the source that come before the first chunk.
+  int64_t record_ = 0;  // Of the source, the next one.
+  std::unique_ptr<ByteSource> bytes_;
+  std::string carry_;  // What was read and not yet given.
+  bool has_lines_ = false;
+  bool at_end_ = false;  // Of the source.
+  int64_t bytes_before_ = 0;
+};
+
+}  // namespace dtrain::plan

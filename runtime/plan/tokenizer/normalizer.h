@@ -1,0 +1,46 @@
+// The "normalizer" of a tokenizer.json: changes a text before it is cut into words. Immutable;
+// thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/json.h"
+#include "runtime/plan/tokenizer/regex.h"
+#include "runtime/plan/tokenizer/unicode/unicode_normalization.h"
+
+namespace dtrain::plan {
+
+class Normalizer {
+ public:
+  Normalizer() = default;
+  // Null gives one that changes nothing. Unimplemented: a type or field that is not known.
+  static absl::StatusOr<Normalizer> FromJson(const Json& json);
+
+  // `text` itself when nothing changes, else the content of `storage`. REQUIRES: `text` is UTF-8
+  // and not in `storage`. Errors as of Regex::ForEachMatch.
+  absl::StatusOr<absl::string_view> Apply(absl::string_view text, std::string* storage) const;
+
+ private:
+  enum class Kind { kForm, kPrepend, kReplace, kStrip };
+  struct Step {
+    Kind kind = Kind::kForm;
+    NormalForm form = NormalForm::kNfc;
+    std::string text;            // What is prepended, or stands for a match.
+    std::string literal;         // What is replaced, unless `regex`.
+    std::optional<Regex> regex;  // What is replaced.
+    bool left = false;
+    bool right = false;
+  };
+
+  absl::Status Add(const Json& json, const std::string& where, int depth);
+  static absl::StatusOr<absl::string_view> ApplyStep(const Step& step, absl::string_view text,
+                                                     std::string* storage);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace dtrain::plan

@@ -1,0 +1,30 @@
+// `dtrain data train-tokenizer`: its options and its run.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace dtrain::plan {
+
+class TrainTokenizerCommand {
+ public:
+  // Adds the subcommand to `app`, which must not outlive this.
+  explicit TrainTokenizerCommand(CLI::App* app);
+  ~TrainTokenizerCommand();
+
+  // Whether the command line named it.
+  bool parsed() const;
+  absl::Status Run() const;
+
+ private:
+  struct Arguments;
+  std::unique_ptr<Arguments> arguments_;
+  CLI::App* app_;
+};
+
+}  // namespace dtrain::plan

@@ -1,0 +1,60 @@
+#include "runtime/plan/tokenizer/regex.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::plan::regex_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RegexTest, WhatPcre2ReadsDifferentlyIsTranslated) {
+  EXPECT_EQ(*TranslateRegex(R"(\s\S[^\s\d]\u00e9\r)"),
+            R"(\p{White_Space}\P{White_Space}[^\p{White_Space}\d]\x{00e9}\r)");
+  EXPECT_EQ(*TranslateRegex("^a$"), "(?m:^)a(?m:$)");
+  EXPECT_EQ(*TranslateRegex("[]^$(?i:]"), "[]^$(?i:]");
+  // U+1C89 is a letter since Unicode 16.
+  EXPECT_THAT(*TranslateRegex(R"([^\p{L}])"), HasSubstr("\\x{1c89}"));
+}
+
+TEST(RegexTest, WhatMeansSomethingElseIsRefusedByName) {
+  for (const auto& [pattern, what] :
+       {std::pair("[a&&b]", "&&"), std::pair("[a[b]]", "class within a class"),
+        std::pair("a{1,3}+", "possessive interval"), std::pair("\\h", "\\h"),
+        std::pair("(?<name>a)", "(?<n"), std::pair("a*", "empty text"),
+        std::pair("a\\", "backslash")}) {
+    const absl::Status status = Regex::Compile(pattern).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << pattern;
+    EXPECT_THAT(status.message(), HasSubstr(what));
+  }
+  EXPECT_THAT(Regex::Compile("(a").status().message(), HasSubstr("is wrong"));
+  EXPECT_EQ(Regex::Compile(std::string(70000, 'a')).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RegexTest, WorkIsBounded) {
+  const absl::StatusOr<Regex> regex = Regex::Compile("(?:a|aa|aaa)+[bc]");
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  const absl::Status status =
+      regex->ForEachMatch(std::string(60, 'a'), [](size_t, size_t) { FAIL() << "no b"; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("needs too much work at byte 0 of a text of 60 bytes"));
+}
+
+TEST(RegexTest, EscapedTextMatchesItselfAlone) {
+  const std::string text = "a.b*[c]\\(\u2581)";
+  const absl::StatusOr<Regex> regex = Regex::Compile(EscapeRegex(text));
+  ASSERT_TRUE(regex.ok()) << regex.status();
+  size_t matches = 0;
+  ASSERT_TRUE(regex
+                  ->ForEachMatch(text + "axb" + text,
+                                 [&](size_t begin, size_t end) {
+                                   ++matches;
+                                   EXPECT_EQ(end - begin, text.size());
+                                 })
+                  .ok());
+  EXPECT_EQ(matches, 2u);
+}
+
+}  // namespace
+}  // namespace dtrain::plan::regex_test
