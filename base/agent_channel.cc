@@ -14,6 +14,93 @@ namespace dtrain {
 namespace {
 constexpr std::array<const char*, 4> kKindNames = {"hello", "beat", "error", "done"};
 constexpr size_t kTextMax = 4096;  // Keeps a datagram far below the socket buffer.
+constexpr size_t kCallMax = 256;
+
+int64_t IntegerIn(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+std::string TextIn(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// The numbers of an array of exactly N; all 0 if it is anything else.
+template <size_t N>
+std::array<double, N> NumbersIn(const Json& json, const char* key) {
+  std::array<double, N> numbers{};
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_array() || found->size() != N) {
+    return numbers;
+  }
+  for (size_t i = 0; i < N; ++i) {
+    numbers.at(i) = (*found)[i].is_number() ? (*found)[i].get<double>() : 0;
+  }
+  return numbers;
+}
+
+Json GroupsJson(const std::vector<GroupProgress>& groups) {
+  Json rows = Json::array();
+  for (size_t i = 0; i < groups.size() && i < AgentMessage::kGroupsMax; ++i) {
+    rows.push_back({{"group", groups[i].group.substr(0, kCallMax)},
+                    {"entered", groups[i].entered},
+                    {"left", groups[i].left},
+                    {"call", groups[i].call.substr(0, kCallMax)}});
+  }
+  return rows;
+}
+
+std::vector<GroupProgress> GroupsIn(const Json& json) {
+  std::vector<GroupProgress> groups;
+  const auto rows = json.find("groups");
+  if (rows == json.end() || !rows->is_array()) {
+    return groups;
+  }
+  for (const Json& row : *rows) {
+    if (row.is_object() && groups.size() < AgentMessage::kGroupsMax) {
+      groups.push_back({.group = TextIn(row, "group"),
+                        .entered = static_cast<uint64_t>(IntegerIn(row, "entered")),
+                        .left = static_cast<uint64_t>(IntegerIn(row, "left")),
+                        .call = TextIn(row, "call")});
+    }
+  }
+  return groups;
+}
+
+// What only some beats have.
+void AddProgress(const AgentMessage& message, Json& json) {
+  if (message.marks > 0) {
+    json["marks"] = message.marks;
+  }
+  if (!message.groups.empty()) {
+    json["groups"] = GroupsJson(message.groups);
+  }
+  if (const StepTimes& times = message.times; times.step >= 0) {
+    json["times_step"] = times.step;
+    json["times"] = {times.whole_s, times.data_s, times.forward_s, times.backward_s,
+                     times.update_s};
+  }
+  if (const HangLimits& limits = message.limits; limits.slow_s > 0) {
+    json["limits"] = {limits.fixed_s, limits.patience_s, limits.slow_s};
+  }
+}
+
+void ReadProgress(const Json& json, AgentMessage& message) {
+  message.marks = static_cast<uint64_t>(IntegerIn(json, "marks"));
+  message.groups = GroupsIn(json);
+  if (json.contains("times_step")) {
+    const auto [whole, data, forward, backward, update] = NumbersIn<5>(json, "times");
+    message.times = {.step = IntegerIn(json, "times_step"),
+                     .whole_s = whole,
+                     .data_s = data,
+                     .forward_s = forward,
+                     .backward_s = backward,
+                     .update_s = update};
+  }
+  const auto [fixed, patience, slow] = NumbersIn<3>(json, "limits");
+  message.limits = {.fixed_s = fixed, .patience_s = patience, .slow_s = slow};
+}
 }  // namespace
 
 std::string AgentMessage::Encode() const {
@@ -25,6 +112,7 @@ std::string AgentMessage::Encode() const {
                {"exit_code", exit_code},
                {"phase", phase},
                {"text", text.substr(0, kTextMax)}};
+  AddProgress(*this, json);
   return DumpJson(json);
 }
 
@@ -34,23 +122,18 @@ absl::StatusOr<AgentMessage> AgentMessage::Parse(absl::string_view line) {
   if (!json.is_object()) {
     return absl::InvalidArgumentError("agent message is not an object");
   }
-  const std::string kind = json.contains("kind") && json["kind"].is_string() ? json["kind"] : "";
-  const auto integer = [&json](const char* key) -> int64_t {
-    return json.contains(key) && json[key].is_number_integer() ? json[key].get<int64_t>() : 0;
-  };
-  const auto text = [&json](const char* key) -> std::string {
-    return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
-  };
+  const std::string kind = TextIn(json, "kind");
   for (size_t i = 0; i < kKindNames.size(); ++i) {
     if (kind == kKindNames.at(i)) {
       message.kind = static_cast<Kind>(i);
-      message.rank = static_cast<int>(integer("rank"));
-      message.pid = static_cast<int>(integer("pid"));
-      message.step = integer("step");
-      message.collective = static_cast<uint64_t>(integer("collective"));
-      message.exit_code = static_cast<int>(integer("exit_code"));
-      message.phase = text("phase");
-      message.text = text("text");
+      message.rank = static_cast<int>(IntegerIn(json, "rank"));
+      message.pid = static_cast<int>(IntegerIn(json, "pid"));
+      message.step = IntegerIn(json, "step");
+      message.collective = static_cast<uint64_t>(IntegerIn(json, "collective"));
+      message.exit_code = static_cast<int>(IntegerIn(json, "exit_code"));
+      message.phase = TextIn(json, "phase");
+      message.text = TextIn(json, "text");
+      ReadProgress(json, message);
       return message;
     }
   }

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,10 +17,37 @@
 
 namespace dtrain {
 
+// How far a rank is in the collectives of one group.
+struct GroupProgress {
+  std::string group;     // Equal for the same group on all its ranks.
+  uint64_t entered = 0;  // Sequence number of the last collective that was entered, and left.
+  uint64_t left = 0;
+  std::string call = {};  // Name and signature of the last one that was entered.
+
+  bool inside() const { return entered > left; }
+};
+
+// How long a rank took for the parts of a step, in seconds.
+struct StepTimes {
+  int64_t step = -1;  // The step that was finished; -1: the message has no times.
+  double whole_s = 0;
+  double data_s = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double update_s = 0;
+};
+
+// How long a rank may be without progress (docs/FAILURES.md), as its configuration says.
+struct HangLimits {
+  double fixed_s = 0;     // comm.hang_timeout_s: 0 turns detection off, below 0 it is learnt.
+  double patience_s = 0;  // What a pause of the program, the network or a disk may take.
+  double slow_s = 0;      // What a start, a save or an evaluation may take.
+};
+
 struct AgentMessage {
   enum class Kind {
     kHello,  // The rank has started: pid and run directory.
-    kBeat,   // Progress: step, phase, collective sequence number.
+    kBeat,   // Progress: step, phase, collectives; also without any, several times a second.
     kError,  // First-hand error of this rank, before it ends: text and exit code.
     kDone,   // The program returned: exit code.
   };
@@ -29,8 +58,16 @@ struct AgentMessage {
   uint64_t collective = 0;  // Collectives started so far.
   int exit_code = 0;
   std::string phase =
-      {};  // "start", "data", "forward", "backward", "reduce", "update", "save", "eval".
+      {};  // "start", "data", "forward", "backward", "update", "save", "eval", "program".
   std::string text = {};  // kHello: run directory; kError: the message.
+  // kBeat: how often the rank has begun a phase. Beats with equal marks and collectives show no
+  // progress between them.
+  uint64_t marks = 0;
+  std::vector<GroupProgress> groups = {};  // kBeat; at most kGroupsMax are sent.
+  StepTimes times = {};                    // kBeat.
+  HangLimits limits = {};                  // kBeat; all 0: not known yet.
+
+  static constexpr size_t kGroupsMax = 4;
 
   std::string Encode() const;  // One line of JSON.
   static absl::StatusOr<AgentMessage> Parse(absl::string_view line);

@@ -89,13 +89,6 @@ void FlightDumper::DumpInCrash() {
   }
 }
 
-void FlightDumper::DumpOnSignal(int signal) {
-  struct sigaction action {};
-  action.sa_handler = RequestForSignal;
-  action.sa_flags = SA_RESTART;
-  sigaction(signal, &action, nullptr);
-}
-
 void FlightDumper::Run() {
   PrepareThread("dtrain-flight", /*low_priority=*/true);
   int why = 0;

@@ -34,8 +34,6 @@ class FlightDumper {
 
   // Asks the process's dumper, if there is one, to write. Async-signal-safe; never blocks.
   static void RequestForSignal(int signal);
-  // Installs RequestForSignal as the handler of `signal`.
-  static void DumpOnSignal(int signal);
 
  private:
   FlightDumper(FlightDumperOptions options, UniqueFd bell);

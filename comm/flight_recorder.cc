@@ -104,6 +104,18 @@ void Append(Json& all, const FlightRecorder& recorder) {
   }
 }
 
+std::vector<std::shared_ptr<FlightRecorder>> Recorders() {
+  std::vector<std::shared_ptr<FlightRecorder>> recorders;
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  for (const auto& weak : registry.recorders) {
+    if (auto recorder = weak.lock()) {
+      recorders.push_back(std::move(recorder));
+    }
+  }
+  return recorders;
+}
+
 void TellFailure() {
   if (void (*const tell)() = TheRegistry().tell.load(); tell != nullptr) {
     tell();
@@ -160,7 +172,10 @@ void FlightRecorder::Started(uint64_t ticket, absl::Duration timeout) {
   if (Entry* entry = Find(ticket)) {
     entry->started_nanos = clock_.MonotonicNanos();
     entry->timeout_ms = absl::ToInt64Milliseconds(timeout);
-    last_started_ = std::max(last_started_, entry->call.header.sequence);
+    if (entry->call.header.sequence > last_started_) {
+      last_started_ = entry->call.header.sequence;
+      last_header_ = entry->call.header;
+    }
   }
 }
 
@@ -265,6 +280,22 @@ Json FlightRecorder::GroupStatus() const {
             {"last_completed_collective", last_completed_}}}};
 }
 
+// Groups of one name may have other members, as those of each host.
+GroupProgress FlightRecorder::Progress() const {
+  const std::lock_guard lock(mutex_);
+  GroupProgress progress{
+      .group = group_.world_ranks.empty()
+                   ? group_.name
+                   : absl::StrFormat("%s (%d ranks from rank %d)", group_.name,
+                                     group_.world_ranks.size(), group_.world_ranks.front()),
+      .entered = last_started_,
+      .left = last_completed_};
+  CallHeader header = last_header_;
+  header.step = -1;  // Ranks that differ in it still run the same call.
+  progress.call = Describe(header);
+  return progress;
+}
+
 Json FlightRecords(const FlightRecorder& recorder) {
   Json all = Empty();
   Append(all, recorder);
@@ -272,16 +303,7 @@ Json FlightRecords(const FlightRecorder& recorder) {
 }
 
 Json FlightRecords() {
-  std::vector<std::shared_ptr<FlightRecorder>> recorders;
-  {
-    Registry& registry = TheRegistry();
-    const std::lock_guard lock(registry.mutex);
-    for (const auto& weak : registry.recorders) {
-      if (auto recorder = weak.lock()) {
-        recorders.push_back(std::move(recorder));
-      }
-    }
-  }
+  const std::vector<std::shared_ptr<FlightRecorder>> recorders = Recorders();
   Json all = Empty();
   for (const auto& recorder : recorders) {
     Append(all, *recorder);
@@ -290,6 +312,19 @@ Json FlightRecords() {
   std::stable_sort(entries.begin(), entries.end(), [](const Json& a, const Json& b) {
     return a["record_id"].get<uint64_t>() < b["record_id"].get<uint64_t>();
   });
+  return all;
+}
+
+std::vector<GroupProgress> ProgressOfGroups() {
+  std::vector<GroupProgress> all;
+  for (const auto& recorder : Recorders()) {
+    GroupProgress progress = recorder->Progress();
+    if (progress.entered > 0 && !recorder->is_beside()) {
+      all.push_back(std::move(progress));
+    }
+  }
+  std::stable_partition(all.begin(), all.end(),
+                        [](const GroupProgress& progress) { return progress.inside(); });
   return all;
 }
 

@@ -9,6 +9,7 @@
 // registration are called all_reduce_barrier.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/agent_channel.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "comm/call.h"
@@ -53,6 +55,9 @@ class FlightRecorder {
   void Started(uint64_t ticket, absl::Duration timeout);
   // An error is reported to OnFailure.
   void Ended(uint64_t ticket, const absl::Status& status);
+  // Leaves the group out of ProgressOfGroups (Group::SetBeside).
+  void SetBeside() { beside_ = true; }
+  bool is_beside() const { return beside_; }
   // Notes that the group is broken, whether or not a call of this rank was under way. Reported to
   // OnFailure like an error.
   void SetBroken(const absl::Status& reason);
@@ -64,6 +69,8 @@ class FlightRecorder {
   // {"world": {"name", "desc", "ranks"}} and {"world": {"last_enqueued_collective", ...}}.
   Json GroupConfig() const;
   Json GroupStatus() const;
+  // How far this rank is in the collectives of the group.
+  GroupProgress Progress() const;
 
  private:
   struct Entry {
@@ -87,12 +94,14 @@ class FlightRecorder {
   const FlightGroup group_;
   Clock& clock_;
   const int64_t wall_offset_nanos_;
+  std::atomic<bool> beside_{false};
   mutable std::mutex mutex_;
   uint64_t next_ = 1;
   uint64_t messages_ = 0;
   uint64_t last_queued_ = 0;  // Sequence numbers.
   uint64_t last_started_ = 0;
   uint64_t last_completed_ = 0;
+  CallHeader last_header_;  // The collective `last_started_`.
   std::string broken_;
   std::vector<Entry> entries_ = std::vector<Entry>(kCapacity);
 };
@@ -102,6 +111,10 @@ class FlightRecorder {
 Json FlightRecords();
 // The same of one recorder.
 Json FlightRecords(const FlightRecorder& recorder);
+
+// The progress of all groups of this process that have entered a collective and do not run beside
+// training, those that are in a collective first. Any thread.
+std::vector<GroupProgress> ProgressOfGroups();
 
 // `tell` is called after a call of any recorder ended with an error, in its thread; it must not
 // block. Null: none is called.

@@ -73,6 +73,9 @@ class Group {
   virtual uint64_t sequence() const = 0;
   // The training step that calls from now on belong to, for reports. Any thread.
   virtual void SetStep(int64_t /*step*/) {}
+  // Says that the calls of this group run beside training, such as those of a save in the
+  // background: a rank that is in one of them may still be at work. For reports.
+  virtual void SetBeside() {}
 
   // Collective and blocking: maps `buffer` of every peer that shares memory with this rank.
   // Reductions inside a registered buffer copy nothing. All ranks call it in the same order with

@@ -26,6 +26,7 @@ class HostGroup final : public Group {
   uint64_t epoch() const override { return options_.epoch; }
   std::string transport() const override;
   uint64_t sequence() const override;
+  void SetBeside() override { queue_->recorder().SetBeside(); }
   void SetStep(int64_t step) override { step_.store(step, std::memory_order_relaxed); }
   absl::StatusOr<std::unique_ptr<Registration>> Register(
       std::shared_ptr<SymmetricBuffer> buffer) override;

@@ -17,6 +17,7 @@
 #include "launcher/cluster/place.h"
 #include "launcher/nodes/token.h"
 #include "launcher/ranks/signals.h"
+#include "launcher/topology/network_profile.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -42,12 +43,17 @@ Several nodes, started over ssh. Each line of the file is: HOST slots=RANKS
 In a Slurm job of several nodes it starts itself on all of them by srun:
   sbatch --nodes 2 --wrap "dtrain launch ./gpt config.json"
 
+With 2 to 4 hosts of the file, whatever happens to them; others are spares:
+  dtrain launch --hostfile hosts --nnodes 2:4 ./gpt config.json
+
 Without ssh, one command on each node. Make the token file once and copy it:
   (umask 077; head -c 32 /dev/urandom > token)
   dtrain launch --nnodes 2 --node-rank 0 --rdzv-endpoint n0:29500 \
     --token-file token ./gpt config.json
   dtrain launch --nnodes 2 --node-rank 1 --rdzv-endpoint n0:29500 \
     --token-file token ./gpt config.json)";
+
+constexpr int kNodesMax = 65536;
 
 // The values of the flags before they are checked.
 struct Raw {
@@ -95,6 +101,21 @@ std::string WhyRefused(const std::string& name) {
                                          : "";
 }
 
+// Flags of torchrun and DeepSpeed that --help does not show.
+void AddHiddenFlags(CLI::App& app, Raw& raw) {
+  const auto hidden = [&app](const char* name, auto& value) {
+    app.add_option(name, value, "")->group("");
+  };
+  hidden("--rdzv-backend", raw.rdzv_backend);
+  hidden("--master-addr", raw.master_addr);
+  hidden("--master-port", raw.master_port);
+  hidden("--monitor-interval", raw.monitor_interval);
+  hidden("--numa-binding", raw.numa_binding);
+  app.add_flag("--standalone", raw.standalone, "")->group("");
+  app.add_flag("--no-python", raw.no_python, "")->group("");
+  app.add_flag("--bind-cores", raw.bind, "")->group("");
+}
+
 void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   const auto add = [&app](const char* name, const char* placeholder, std::string& value,
                           const char* text) {
@@ -106,7 +127,9 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   add("--nproc-per-node", "N", options.ranks_per_node,
       "Number of ranks on this node: a number, auto (one for each GPU, or for each core where "
       "there is no GPU), cpu (one for each core) or gpu (one for each GPU)");
-  add("--nnodes", "N", raw.nnodes, "Number of nodes (N:N means the same as N)");
+  add("--nnodes", "N", raw.nnodes,
+      "Number of nodes. MIN:MAX starts with what has come, trains on when nodes are lost or come "
+      "back, and keeps nodes above MAX as spares; the global batch stays the same");
   add("--node-rank", "N", raw.node_rank, "Number of this node, from 0");
   add("--rdzv-endpoint", "HOST:PORT", options.rendezvous,
       "Address of node 0 and a free port there. Needed for several nodes");
@@ -115,8 +138,9 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
       "or 32 bytes on stdin (-). Needed for several nodes, but not inside Slurm");
   add("--rdzv-id", "NAME", options.rendezvous_id, "Name of the run. Default: random");
   add("--rdzv-conf", "KEY=VALUE", raw.rdzv_conf,
-      "join_timeout=SECONDS limits how long to wait for the other nodes; other keys are ignored. "
-      "Default: join_timeout=300");
+      "join_timeout=SECONDS limits how long to wait for the other nodes, last_call_timeout=SECONDS "
+      "how long MIN of MIN:MAX nodes wait for more; other keys are ignored. Default: "
+      "join_timeout=300,last_call_timeout=30");
   add("--local-addr", "ADDRESS", options.local_address,
       "Address at which other nodes reach this one. Default: found automatically");
   add("--run-dir", "DIR", options.run_dir,
@@ -141,23 +165,17 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   add("--role", "NAME", options.role, "Value of the variable ROLE_NAME in each rank's environment");
   app.add_flag("--no-bind", raw.no_bind,
                "Let ranks run on any core. Default: each rank is bound to cores of its own");
+  add("--network-profile", "NAME", options.network_profile,
+      "Set the variables for NCCL that this kind of network needs, where they are not set: oci, "
+      "gcp, "
+      "aws-efa, azure or roce-generic. Default: none are set");
   app.add_flag("--no-tensorboard", raw.no_tensorboard,
                "Write no TensorBoard files. Default: written to RUN_DIR/report/tensorboard");
   app.add_flag("-q,--quiet", options.quiet,
                "Print errors only: no progress, and of the ranks' output what they write to stderr "
                "or --tee chooses. Default: off");
   AddHostFlags(app, options.hosts);
-  const auto hidden = [&app](const char* name, auto& value) {
-    app.add_option(name, value, "")->group("");
-  };
-  hidden("--rdzv-backend", raw.rdzv_backend);
-  hidden("--master-addr", raw.master_addr);
-  hidden("--master-port", raw.master_port);
-  hidden("--monitor-interval", raw.monitor_interval);
-  hidden("--numa-binding", raw.numa_binding);
-  app.add_flag("--standalone", raw.standalone, "")->group("");
-  app.add_flag("--no-python", raw.no_python, "")->group("");
-  app.add_flag("--bind-cores", raw.bind, "")->group("");
+  AddHiddenFlags(app, raw);
   for (CLI::Option* option : app.get_options()) {
     option->multi_option_policy(option->check_lname("export") ? CLI::MultiOptionPolicy::TakeAll
                                                               : CLI::MultiOptionPolicy::TakeLast);
@@ -266,28 +284,27 @@ absl::StatusOr<absl::Duration> Seconds(const char* flag, const std::string& text
   return absl::Seconds(seconds);
 }
 
-absl::StatusOr<int> Nodes(const std::string& text) {
+absl::Status ReadNodes(const std::string& text, LaunchOptions& options) {
   const std::vector<std::string> ends = absl::StrSplit(text, ':');
   if (ends.size() > 2) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--nnodes is \"%s\"; allowed: N or N:N", text));
+        absl::StrFormat("--nnodes is \"%s\"; allowed: N or MIN:MAX", text));
   }
-  DT_ASSIGN_OR_RETURN(const int low, Integer("--nnodes", ends.front(), 1, 65536));
-  DT_ASSIGN_OR_RETURN(const int high, Integer("--nnodes", ends.back(), 1, 65536));
-  if (low != high) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--nnodes %s asks for a job that grows and shrinks, which is not supported yet; use one "
-        "number",
-        text));
+  DT_ASSIGN_OR_RETURN(options.nodes_min, Integer("--nnodes", ends.front(), 1, kNodesMax));
+  DT_ASSIGN_OR_RETURN(options.nodes, Integer("--nnodes", ends.back(), 1, kNodesMax));
+  if (options.nodes_min > options.nodes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--nnodes is \"%s\"; MIN must not be above MAX", text));
   }
-  return low;
+  return absl::OkStatus();
 }
 
 absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) {
   DT_RETURN_IF_ERROR(CheckHostFlags(app, options.hosts));
-  DT_ASSIGN_OR_RETURN(options.nodes, Nodes(raw.nnodes));
-  DT_ASSIGN_OR_RETURN(options.node_rank,
-                      Integer("--node-rank", raw.node_rank, 0, options.nodes - 1));
+  DT_RETURN_IF_ERROR(ReadNodes(raw.nnodes, options));
+  const bool is_elastic = options.nodes_min < options.nodes;
+  DT_ASSIGN_OR_RETURN(options.node_rank, Integer("--node-rank", raw.node_rank, 0,
+                                                 (is_elastic ? kNodesMax : options.nodes) - 1));
   DT_ASSIGN_OR_RETURN(options.restarts_max,
                       Integer("--max-restarts", raw.max_restarts, 0, 1000000));
   DT_ASSIGN_OR_RETURN(options.signals, ParseSignals(raw.signals));
@@ -305,12 +322,17 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
     const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
     if (pair[0] == "join_timeout" && pair.size() == 2) {
       DT_ASSIGN_OR_RETURN(options.join_timeout, Seconds("--rdzv-conf join_timeout", pair[1]));
+    } else if (pair[0] == "last_call_timeout" && pair.size() == 2) {
+      DT_ASSIGN_OR_RETURN(options.last_call, Seconds("--rdzv-conf last_call_timeout", pair[1]));
     }
   }
   if (options.rendezvous.empty() && !raw.master_addr.empty()) {
     const bool is_v6 = absl::StrContains(raw.master_addr, ':') && raw.master_addr.front() != '[';
     options.rendezvous =
         absl::StrCat(is_v6 ? "[" : "", raw.master_addr, is_v6 ? "]:" : ":", raw.master_port);
+  }
+  if (!options.network_profile.empty()) {
+    DT_RETURN_IF_ERROR(CheckNetworkProfile(options.network_profile));
   }
   options.bind_cores = !raw.no_bind;
   options.tensorboard = !raw.no_tensorboard;
@@ -322,16 +344,16 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
   }
   if (options.nodes > 1 && options.rendezvous.empty()) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--nnodes %d needs --rdzv-endpoint HOST:PORT: node 0's address and a free port there",
-        options.nodes));
+        "--nnodes %s needs --rdzv-endpoint HOST:PORT: node 0's address and a free port there",
+        raw.nnodes));
   }
   // The launchers of a Slurm step share a token that node 0 makes.
   const bool in_slurm = options.place.has_value() && options.place->is_slurm;
   if (options.nodes > 1 && options.token_file.empty() && !in_slurm) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--nnodes %d needs --token-file FILE, the same on all nodes; make one by: (umask 077; head "
+        "--nnodes %s needs --token-file FILE, the same on all nodes; make one by: (umask 077; head "
         "-c 32 /dev/urandom > token)",
-        options.nodes));
+        raw.nnodes));
   }
   return absl::OkStatus();
 }

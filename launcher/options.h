@@ -25,13 +25,16 @@ struct LaunchOptions {
   std::string program;
   std::vector<std::string> arguments;  // The program's arguments, unchanged.
   std::optional<NodePlace> place;      // By Slurm's or Kubernetes' variables.
-  int nodes = 1;
+  int nodes = 1;                       // With MIN:MAX, MAX.
+  int nodes_min = 1;                   // The same as `nodes`, but for a job that grows and shrinks.
+  // Number of this node. In a job that grows and shrinks it may be above `nodes`.
   int node_rank = 0;
   std::string ranks_per_node = "1";  // auto, cpu, gpu or a number.
   bool ranks_by_gpus = false;  // Inside Slurm, where no flag says: one for each GPU, otherwise 1.
   std::string rendezvous;      // host:port of node 0's coordinator; "" on one node.
   std::string rendezvous_id;
   absl::Duration join_timeout = absl::Minutes(5);
+  absl::Duration last_call = absl::Seconds(30);  // How long MIN nodes wait for more.
   std::string token_file;
   std::string local_address;
   std::string run_dir;
@@ -42,6 +45,7 @@ struct LaunchOptions {
   StreamChoice tee;               // Outputs shown besides rank 0's.
   std::vector<int> local_filter;  // Only these local ranks are shown; empty: all that --tee names.
   bool bind_cores = true;
+  std::string network_profile;  // "": no variables are set for the network.
   bool tensorboard = true;
   bool quiet = false;
   absl::Duration stop_grace = absl::Minutes(5);

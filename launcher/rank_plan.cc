@@ -30,6 +30,7 @@ std::vector<RankSlot> PlanRanks(const JobShape& shape, const RankPlan& bindings)
     if (!bindings.cores_shared) {
       slot.cpus = binding.cpus;
       slot.cores = binding.cores;
+      slot.memory_node = binding.memory_node;
     }
   }
   return slots;
@@ -72,6 +73,7 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   if (!slot.nic.empty() && base.count(env::kRdmaDevice) == 0) {
     set(env::kRdmaDevice, slot.nic);
   }
+  base.insert(shape.network.begin(), shape.network.end());  // Only what is not set yet.
   if (!shape.gpu_order.empty() && base.count("CUDA_VISIBLE_DEVICES") == 0) {
     set("CUDA_VISIBLE_DEVICES", absl::StrJoin(shape.gpu_order, ","));
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");  // NVML's order, in which the plan numbers GPUs.

@@ -17,6 +17,7 @@ struct RankSlot {
   std::vector<int> cpus;  // Logical CPUs that it is bound to; empty: not bound.
   int cores = 0;          // Number of cores that those CPUs belong to.
   std::string nic = {};   // RDMA device; "": none is known.
+  int memory_node = -1;   // NUMA node from which it takes memory first; -1: any.
 };
 
 // The values that all ranks of one attempt on one node share.
@@ -36,6 +37,7 @@ struct JobShape {
   std::string role = "default";
   int token_fd = -1;           // Number of the descriptor inside the rank.
   std::vector<int> gpu_order;  // GPU of each local rank; empty for the driver's own order.
+  Environment network;         // The variables of a network profile.
 
   int world_size() const;
   int first_rank() const;  // The first rank of this node.
@@ -52,8 +54,8 @@ std::vector<int> GpuOrder(const RankPlan& bindings);
 
 // `base` (the launcher's own environment) with the rank's variables of base/job_env.h and
 // torchrun's set. Some are set only if `base` lacks them: OMP_NUM_THREADS (the rank's cores), its
-// RDMA device, and CUDA_VISIBLE_DEVICES with CUDA_DEVICE_ORDER, so that the device LOCAL_RANK is
-// the planned one.
+// RDMA device, the variables of the network profile, and CUDA_VISIBLE_DEVICES with
+// CUDA_DEVICE_ORDER, so that the device LOCAL_RANK is the planned one.
 Environment RankEnvironment(Environment base, const JobShape& shape, const RankSlot& slot);
 
 // "KEY=value" lines, for exec.

@@ -36,12 +36,13 @@ std::string WhyNot(const RestartInput& input) {
 
 RestartPlan RestartDecision(const RestartInput& input) {
   RestartPlan plan;
-  plan.exit_code = CodeOf(input.cause);
-  if (input.restarts_max == 0) {
+  plan.exit_code = input.node_lost ? static_cast<int>(kExitTemporary) : CodeOf(input.cause);
+  if (!input.node_lost && input.restarts_max == 0) {
     plan.reason = "--max-restarts is 0";
     return plan;
   }
-  if (plan.reason = WhyNot(input); !plan.reason.empty()) {
+  plan.reason = input.node_lost ? "" : WhyNot(input);
+  if (!plan.reason.empty()) {
     return plan;
   }
   if (input.without_progress >= kAttemptsWithoutProgressMax) {
@@ -50,13 +51,15 @@ RestartPlan RestartDecision(const RestartInput& input) {
                                   input.without_progress);
     return plan;
   }
-  if (input.restarts_used >= input.restarts_max) {
+  if (!input.node_lost && input.restarts_used >= input.restarts_max) {
     plan.reason = absl::StrFormat("all %d restarts of --max-restarts are used", input.restarts_max);
     return plan;
   }
   plan.restart = true;
   plan.wait = absl::Seconds(input.without_progress);
-  plan.reason = absl::StrFormat("restart %d of %d", input.restarts_used + 1, input.restarts_max);
+  plan.reason = input.node_lost ? "the job goes on without it"
+                                : absl::StrFormat("restart %d of %d", input.restarts_used + 1,
+                                                  input.restarts_max);
   return plan;
 }
 

@@ -1,4 +1,4 @@
-// Whether a failed job is started again on the same nodes. Pure.
+// Whether a failed job is started again. Pure.
 #pragma once
 
 #include <string>
@@ -9,11 +9,15 @@
 namespace dtrain::launcher {
 
 struct RestartInput {
-  RankEnd cause;              // Root cause of the attempt that ended.
+  RankEnd cause;  // Root cause of the attempt that ended.
+  // An elastic job lost a node. It goes on with those that are left, which uses none of
+  // --max-restarts, and `cause` is not read.
+  bool node_lost = false;
   int restarts_max = 0;       // --max-restarts.
   int restarts_used = 0;      // Restarts so far.
   int bug_restarts_used = 0;  // Restarts so far after exit code 70.
-  // Consecutive failed attempts without a new checkpoint, including this one.
+  // Consecutive failed attempts without a new checkpoint, including this one. In an elastic job
+  // those of one cause.
   int without_progress = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,13 @@ struct PciInfo {
   char bus_id[32];
 };
 inline constexpr unsigned kNvLinksMax = 18;
+inline constexpr unsigned kNvLinkErrorCounters = 5;
+struct GpuFabricInfo {
+  unsigned char cluster_uuid[16];
+  Return status;
+  unsigned int clique_id;
+  unsigned char state;  // 0 not supported, 1 not started, 2 in progress, 3 completed.
+};
 
 // The functions by NVML's names; a test's fake fills in its own.
 struct Functions {
@@ -59,12 +67,46 @@ struct Functions {
   Return (*device_get_nvlink_state)(Device* device, unsigned link, EnableState* state);
   Return (*device_get_nvlink_remote_pci_info)(Device* device, unsigned link, PciInfo* info);
   Return (*system_get_cuda_driver_version)(int* version);  // Null: an old library lacks it.
+
+  // The state of a GPU. Null: an old library lacks the function.
+  Return (*device_get_cuda_compute_capability)(Device* device, int* major, int* minor);
+  Return (*device_get_temperature)(Device* device, int sensor, unsigned* celsius);
+  Return (*device_get_curr_pcie_link_generation)(Device* device, unsigned* generation);
+  Return (*device_get_curr_pcie_link_width)(Device* device, unsigned* width);
+  Return (*device_get_max_pcie_link_generation)(Device* device, unsigned* generation);
+  Return (*device_get_max_pcie_link_width)(Device* device, unsigned* width);
+  Return (*device_get_total_ecc_errors)(Device* device, int type, int counter,
+                                        unsigned long long* count);
+  Return (*device_get_remapped_rows)(Device* device, unsigned* corrected, unsigned* uncorrected,
+                                     unsigned* is_pending, unsigned* has_failed);
+  Return (*device_get_current_clocks_throttle_reasons)(Device* device, unsigned long long* bits);
+  Return (*device_get_nvlink_error_counter)(Device* device, unsigned link, unsigned counter,
+                                            unsigned long long* count);
+  Return (*device_get_gpu_fabric_info)(Device* device, GpuFabricInfo* info);
 };
 }  // namespace nvml
 
 struct NvmlLink {
   unsigned link = 0;
   std::string remote_pci;  // "0000:1b:00.0", in lower case; "" when the driver does not say.
+};
+
+// The state of a GPU. No value: this GPU or driver does not say.
+struct NvmlHealth {
+  std::optional<int> temperature_c;
+  std::optional<int> pcie_generation;
+  std::optional<int> pcie_width;
+  std::optional<int> pcie_generation_max;
+  std::optional<int> pcie_width_max;
+  std::optional<uint64_t> ecc_corrected;  // Since the driver was loaded.
+  std::optional<uint64_t> ecc_uncorrected;
+  std::optional<int> remapped_rows;  // Rows of memory replaced after errors.
+  std::optional<bool> remap_pending;
+  std::optional<bool> remap_failed;
+  std::optional<uint64_t> throttle_reasons;  // NVML's bits.
+  std::optional<uint64_t> nvlink_errors;     // Of all active links: CRC, replay, recovery, ECC.
+  std::optional<std::string> fabric_state;   // Of the NVSwitches: "completed", "in progress", ...
+  std::optional<int> nvlinks_down;           // Links that exist and are not active.
 };
 
 struct NvmlGpu {
@@ -75,6 +117,8 @@ struct NvmlGpu {
   uint64_t memory_total_bytes = 0;
   uint64_t memory_free_bytes = 0;
   std::vector<NvmlLink> links;  // The active NVLinks.
+  int compute_capability = 0;   // 90 for 9.0; 0: unknown.
+  NvmlHealth health;
 };
 
 class Nvml {
@@ -98,7 +142,9 @@ class Nvml {
   explicit Nvml(const nvml::Functions& functions) : functions_(functions) {}
   absl::Status Check(nvml::Return result, const std::string& what);
   absl::StatusOr<NvmlGpu> ReadGpu(unsigned index);
-  std::vector<NvmlLink> ReadLinks(nvml::Device* device);
+  std::vector<NvmlLink> ReadLinks(nvml::Device* device, std::optional<int>* down);
+  void ReadHealth(nvml::Device* device, NvmlGpu* gpu);
+  void ReadLinkErrors(nvml::Device* device, NvmlGpu* gpu);
   const nvml::Functions functions_;
 };
 

@@ -1,8 +1,6 @@
 #include "base/system/cgroup.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
@@ -85,6 +83,18 @@ double CpuQuota(const SystemRoots& roots) {
 
 int CpusWithin(double quota, int cpus) {
   return quota < cpus ? std::max(1, static_cast<int>(quota)) : std::max(1, cpus);
+}
+
+std::optional<int64_t> PidsLimit(const SystemRoots& roots) {
+  std::optional<int64_t> tightest;
+  for (const CgroupFolder& cgroup : CgroupFolders("pids", roots)) {
+    int64_t pids = 0;
+    const std::string text = TextOf(cgroup.folder + "/pids.max");  // "max": no limit.
+    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &pids)) {
+      tightest = std::min(tightest.value_or(pids), pids);
+    }
+  }
+  return tightest;
 }
 
 }  // namespace dtrain

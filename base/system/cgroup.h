@@ -3,7 +3,9 @@
 // Thread-safe. A limit that cannot be read counts as none. Limits of the cgroups above apply too.
 #pragma once
 
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +26,8 @@ struct CgroupFolder {
   std::string folder;
 };
 
-// The cgroups in which `controller` ("cpu", "memory") may limit this process: its own, then those
-// above it.
+// The cgroups in which `controller` ("cpu", "memory", "pids") may limit this process: its own, then
+// those above it.
 std::vector<CgroupFolder> CgroupFolders(absl::string_view controller,
                                         const SystemRoots& roots = {});
 
@@ -37,5 +39,8 @@ double CpuQuota(const SystemRoots& roots = {});
 // How many of `cpus` to compute on under `quota`, at least 1. Rounded down, because otherwise a
 // thread that has used its time is stopped and all others wait for it.
 int CpusWithin(double quota, int cpus);
+
+// The tightest limit on processes and threads; nothing without one.
+std::optional<int64_t> PidsLimit(const SystemRoots& roots = {});
 
 }  // namespace dtrain

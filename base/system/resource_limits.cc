@@ -15,14 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/system/cgroup.h"
 
 namespace dtrain {
 namespace {
@@ -54,21 +50,6 @@ void AddLimit(const SystemLimit& limit, std::vector<std::string>& found) {
   }
 }
 
-// Adds the tightest limit on processes and threads of this process's cgroups.
-void AddCgroupPids(std::vector<std::string>& found) {
-  std::optional<int64_t> tightest;
-  for (const CgroupFolder& cgroup : CgroupFolders("pids")) {
-    const std::string text = ReadFile(cgroup.folder + "/pids.max").value_or("");
-    int64_t pids = 0;  // "max" is no number.
-    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &pids)) {
-      tightest = std::min(tightest.value_or(pids), pids);
-    }
-  }
-  if (tightest) {
-    found.push_back(absl::StrCat("pids.max of the cgroup or container, which is ", *tightest));
-  }
-}
-
 std::terminate_handler& PreviousTerminate() {
   static std::terminate_handler previous = nullptr;
   return previous;
@@ -91,7 +72,7 @@ std::terminate_handler& PreviousTerminate() {
 
 }  // namespace
 
-std::string LimitsBehind(int error_number) {
+std::string LimitsBehind(int error_number, const SystemRoots& roots) {
   std::vector<std::string> found;
   switch (error_number) {
     case EMFILE:
@@ -106,7 +87,9 @@ std::string LimitsBehind(int error_number) {
       break;
     case EAGAIN:
       AddLimit(kProcesses, found);
-      AddCgroupPids(found);
+      if (const auto pids = PidsLimit(roots)) {
+        found.push_back(absl::StrCat("pids.max of the cgroup or container, which is ", *pids));
+      }
       AddLimit(kAddressSpace, found);  // A thread needs a stack.
       break;
     default:

@@ -11,13 +11,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/system/cgroup.h"
 
 namespace dtrain {
 
 // "; raise the limit of open files, which is 1024 (ulimit -n)" for EMFILE, and similar texts for
 // EFBIG (a file's size), ENOMEM (address space) and EAGAIN (a thread or process that did not
-// start). "" for other errors, and if no limit is set.
-std::string LimitsBehind(int error_number);
+// start: the user's limit, and pids.max of a container). "" for other errors, and if no limit is
+// set.
+std::string LimitsBehind(int error_number, const SystemRoots& roots = {});
 
 // The error of a thread or process that could not be started, with the limits behind it.
 absl::Status CannotStart(absl::string_view what, int error_number);

@@ -170,6 +170,9 @@ absl::Status StoreServer::ServeRequests(Client& client) {
     if (!frame.has_value()) {
       return absl::OkStatus();
     }
+    if (options_.heard != nullptr) {
+      options_.heard(client.stream->peer_hello());
+    }
     if (frame->type != kFrameStoreRequest) {
       return absl::InvalidArgumentError(absl::StrFormat("a frame of unknown type %d", frame->type));
     }
@@ -377,6 +380,9 @@ void StoreServer::Drop(uint64_t id, const absl::Status& why) {
     ForgetWait(wait);
   }
   client_bytes_ -= client.accounted_bytes;
+  if (options_.gone != nullptr) {
+    options_.gone(found->second->stream->peer_hello());
+  }
   clients_.erase(found);  // Closing the descriptor takes it out of epoll.
   client_count_ = static_cast<int>(clients_.size());
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,6 +35,10 @@ struct StoreServerOptions {
   size_t bytes_max = 256U << 20;        // Limit on keys and values; beyond: ResourceExhausted.
   size_t client_output_max = 4U << 20;  // Unsent answers above which a client is not read.
   size_t client_waits_max = 4096;       // Waiting requests of one client.
+  // Called in the server's thread for a client that has sent a request, and for one whose
+  // connection has ended. They must not block. Null: nobody asks.
+  std::function<void(const Hello&)> heard = nullptr;
+  std::function<void(const Hello&)> gone = nullptr;
 };
 
 class StoreServer {

@@ -257,8 +257,9 @@ absl::Status FillNodes(const NodePlace& place, NodeFlags::Flag& nodes) {
     nodes.value = absl::StrCat(place.nodes.value);
     return RefusalOf(place.nodes.refusal);
   }
+  // With MIN:MAX there may be more nodes than MAX: they are spares.
   const bool agrees = !ParseBounds(nodes.value, low, high) ||
-                      (low <= place.nodes.value && place.nodes.value <= high);
+                      (low <= place.nodes.value && (place.nodes.value <= high || low < high));
   if (agrees || (nodes.is_typed && !place.is_slurm)) {
     return absl::OkStatus();
   }

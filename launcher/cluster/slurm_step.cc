@@ -107,7 +107,10 @@ absl::StatusOr<int> AwaitStep(SignalSource& source, pid_t srun) {
 
 std::vector<std::string> StepCommand(const StepRequest& request, const std::string& srun,
                                      const std::string& dtrain) {
-  const int nodes = request.options.nodes;
+  const LaunchOptions& options = request.options;
+  // A job that grows and shrinks starts agents on all nodes that Slurm has given it.
+  const bool is_elastic = options.nodes_min < options.nodes && options.place.has_value();
+  const int nodes = is_elastic ? options.place->nodes.value : options.nodes;
   std::vector<std::string> command = {srun, absl::StrCat("--nodes=", nodes),
                                       absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1",
                                       // Ranks are bound by the launcher, within the node's share.

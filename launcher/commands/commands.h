@@ -13,11 +13,12 @@ namespace dtrain::launcher {
 // Otherwise the error names the nearest command and lists all.
 int RunDtrain(const std::vector<std::string>& arguments, const Environment& environment);
 
-// `dtrain ps`, `dtrain status` and `dtrain stop`: this user's running jobs on this host
-// (launcher/jobs/).
+// `dtrain ps`, `dtrain status`, `dtrain stop` and `dtrain drain`: this user's running jobs on this
+// host (launcher/jobs/).
 int PsCommand(const std::vector<std::string>& arguments, const Environment& environment);
 int StatusCommand(const std::vector<std::string>& arguments, const Environment& environment);
 int StopCommand(const std::vector<std::string>& arguments, const Environment& environment);
+int DrainCommand(const std::vector<std::string>& arguments, const Environment& environment);
 
 // `dtrain env`: prints the rank, sizes and addresses that this process has by its environment, and
 // the variables that say so.

@@ -43,6 +43,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"ps", PsCommand},
       {"status", StatusCommand},
       {"stop", StopCommand},
+      {"drain", DrainCommand},
       {"topo", [](const Arguments& a, const Environment&) { return TopoMain(a); }},
       {"doctor", DoctorMain},
       {"env", EnvCommand},

@@ -14,11 +14,13 @@ namespace dtrain::launcher {
 namespace {
 
 // Flags that say which hosts there are, or what they are to be told.
-constexpr std::array kOfStarter = {"hostfile",      "include",     "exclude",     "ssh-port",
-                                   "launcher-args", "export",      "dry-run",     "remote-dtrain",
-                                   "nnodes",        "master-addr", "master-port", "nproc-per-node"};
-constexpr std::array kNeedHosts = {"--include", "--exclude", "--ssh-port",     "--launcher-args",
-                                   "--export",  "--dry-run", "--remote-dtrain"};
+constexpr std::array kOfStarter = {"hostfile",      "include", "exclude",       "ssh-port",
+                                   "launcher-args", "export",  "topology-conf", "dry-run",
+                                   "remote-dtrain", "nnodes",  "master-addr",   "master-port",
+                                   "nproc-per-node"};
+constexpr std::array kNeedHosts = {"--include",       "--exclude", "--ssh-port",
+                                   "--launcher-args", "--export",  "--topology-conf",
+                                   "--remote-dtrain"};
 constexpr std::array kOfOneNode = {"--node-rank", "--rdzv-endpoint", "--token-file", "--local-addr",
                                    "--standalone"};
 
@@ -50,11 +52,15 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts) {
   };
   add("-H,--hostfile", "FILE", hosts.hostfile,
       "Start all hosts of this file over ssh, each with as many ranks as it has slots. A line is: "
-      "HOST slots=N. --nnodes limits the hosts, --nproc-per-node the slots of each. Default: none");
+      "HOST slots=N. --nnodes limits the hosts (with MIN:MAX, those beyond MAX are spares), "
+      "--nproc-per-node the slots of each. Default: none");
   add("-i,--include", "HOSTS", hosts.include,
       "Use only these hosts of the file, or slots of them: HOST:SLOT,SLOT@HOST. Default: all");
   add("-e,--exclude", "HOSTS", hosts.exclude,
       "Use all hosts and slots of the file but these. Default: none");
+  add("--topology-conf", "FILE", hosts.topology_conf,
+      "Number the hosts so that those at one switch of the network are neighbours, by a file of "
+      "the form of Slurm's topology.conf. Default: as in the file of hosts");
   add("--ssh-port", "PORT", hosts.ssh_port, "Port of the hosts' ssh servers. Default: ssh's own");
   add("--launcher-args", "WORDS", hosts.launcher_args,
       "More options for ssh, for example \"-l USER\". No shell reads them. Default: none");
@@ -66,7 +72,8 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts) {
   add("--remote-dtrain", "PATH", hosts.dtrain,
       "The program dtrain on the hosts. Default: the path of this one");
   app.add_flag("--dry-run", hosts.dry_run,
-               "Print what would be started on each host, and start nothing. Default: off");
+               "Print what would be started on each host, or on this node without --hostfile, and "
+               "start nothing. Default: off");
 }
 
 std::vector<std::string> FlagsForAgents(const CLI::App& app, const std::vector<std::string>& own) {
@@ -107,7 +114,10 @@ absl::Status CheckHostFlags(const CLI::App& app, HostOptions& hosts) {
   }
   int ssh_port = 0;
   DT_RETURN_IF_ERROR(ReadNumber(app, "--ssh-port", 65535, ssh_port));
-  DT_RETURN_IF_ERROR(ReadNumber(app, "--nnodes", 65536, hosts.hosts_max));
+  // With MIN:MAX all hosts of the file are started: those above MAX are spares.
+  if (Given(app, "--nnodes").find(':') == std::string::npos) {
+    DT_RETURN_IF_ERROR(ReadNumber(app, "--nnodes", 65536, hosts.hosts_max));
+  }
   DT_RETURN_IF_ERROR(ReadNumber(app, "--nproc-per-node", 65536, hosts.slots_max));
   DT_RETURN_IF_ERROR(ReadNumber(app, "--master-port", 65535, hosts.port));
   hosts.address = Given(app, "--master-addr");

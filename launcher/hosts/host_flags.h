@@ -17,9 +17,10 @@ struct HostOptions {
   std::string hostfile;  // "": the hosts are not started from here, and nothing below is used.
   std::string include;
   std::string exclude;
-  int hosts_max = 0;     // The first N hosts of the file; 0: all.
-  int slots_max = 0;     // The first N slots of each host; 0: all.
-  std::string ssh_port;  // "": as ssh is configured.
+  std::string topology_conf;  // A file of the cluster's switches; "": the order of the hostfile.
+  int hosts_max = 0;          // The first N hosts of the file; 0: all.
+  int slots_max = 0;          // The first N slots of each host; 0: all.
+  std::string ssh_port;       // "": as ssh is configured.
   std::string launcher_args;
   std::vector<std::string> exports;  // NAME or NAME=VALUE.
   std::string dtrain;                // The program on the hosts; "": the path of this one.

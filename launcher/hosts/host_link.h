@@ -36,6 +36,7 @@ class HostLink {
 
   explicit HostLink(HostPlan plan) : plan_(std::move(plan)) {}
   HostLink(HostLink&&) = default;
+  HostLink& operator=(HostLink&&) = default;
 
   // Starts the process and queues the job's message.
   absl::Status Start(absl::string_view token);

@@ -1,5 +1,8 @@
 #include "launcher/hosts/host_plan.h"
 
+#include <optional>
+#include <utility>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +17,7 @@
 #include "launcher/hosts/ssh_command.h"
 #include "launcher/machine.h"
 #include "launcher/program.h"
+#include "launcher/topology/switch_tree.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -25,6 +29,29 @@ absl::StatusOr<std::vector<Host>> ReadHosts(const HostOptions& options) {
   DT_ASSIGN_OR_RETURN(const std::vector<Host> hosts, ParseHostfile(text, options.hostfile));
   return ChooseHosts(hosts,
                      {options.include, options.exclude, options.hosts_max, options.slots_max});
+}
+
+// The switches of the cluster; none without a file of them.
+absl::StatusOr<std::optional<SwitchTree>> ReadSwitches(const std::string& path) {
+  if (path.empty()) {
+    return std::optional<SwitchTree>();
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kHostfileBytesMax));
+  DT_ASSIGN_OR_RETURN(SwitchTree tree, SwitchTree::Parse(text, path));
+  return std::optional<SwitchTree>(std::move(tree));
+}
+
+// The hosts with those at one switch beside each other.
+std::vector<Host> InSwitchOrder(const std::vector<Host>& hosts, const SwitchTree& switches) {
+  std::vector<std::string> names;
+  for (const Host& host : hosts) {
+    names.push_back(host.name);
+  }
+  std::vector<Host> ordered;
+  for (const size_t at : switches.Order(names)) {
+    ordered.push_back(hosts[at]);
+  }
+  return ordered;
 }
 
 std::vector<std::string> OwnAddresses() {
@@ -61,7 +88,9 @@ std::string Quoted(const std::string& text) {
 absl::StatusOr<std::vector<HostPlan>> PlanHosts(const LaunchOptions& options,
                                                 const Environment& environment) {
   const HostOptions& given = options.hosts;
-  DT_ASSIGN_OR_RETURN(const std::vector<Host> hosts, ReadHosts(given));
+  DT_ASSIGN_OR_RETURN(std::vector<Host> hosts, ReadHosts(given));
+  DT_ASSIGN_OR_RETURN(const auto switches, ReadSwitches(given.topology_conf));
+  hosts = switches.has_value() ? InSwitchOrder(hosts, *switches) : hosts;
   SshOptions ssh;
   ssh.port = given.ssh_port;
   ssh.dtrain = given.dtrain.empty() ? OwnProgram() : given.dtrain;
@@ -73,13 +102,22 @@ absl::StatusOr<std::vector<HostPlan>> PlanHosts(const LaunchOptions& options,
   job.program = ProgramForHosts(options.program, environment);
   job.arguments = options.arguments;
   job.directory = WorkingDirectory();
-  job.nodes = static_cast<int>(hosts.size());
+  const int count = static_cast<int>(hosts.size());
+  const bool is_elastic = options.nodes_min < options.nodes;
+  if (is_elastic && count < options.nodes_min) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--nnodes %d:%d needs at least %d hosts, but the hostfile has %d",
+                        options.nodes_min, options.nodes, options.nodes_min, count));
+  }
+  job.nodes = is_elastic ? options.nodes : count;
+  job.nodes_min = is_elastic ? options.nodes_min : count;
   const std::string own_name = HostName();
   const std::vector<std::string> own_addresses = OwnAddresses();
   std::vector<HostPlan> plans;
   for (const Host& host : hosts) {
     HostPlan& plan = plans.emplace_back();
     plan.host = host.name;
+    plan.switches = switches.has_value() ? switches->AddressOf(host.name) : "";
     plan.is_local = IsThisHost(host.name, own_name, own_addresses);
     plan.command = plan.is_local ? LocalCommand(OwnProgram()) : SshCommand(host.name, ssh);
     plan.job = job;
@@ -96,8 +134,12 @@ std::string DescribePlans(const std::vector<HostPlan>& plans) {
   std::string text;
   for (const HostPlan& plan : plans) {
     const JobMessage& job = plan.job;
-    absl::StrAppendFormat(&text, "node %d of %d: host %s, %d rank%s\n", job.node_rank, job.nodes,
-                          plan.host, job.ranks, job.ranks == 1 ? "" : "s");
+    absl::StrAppendFormat(&text, "node %d of %d: host %s, %d rank%s%s\n", job.node_rank, job.nodes,
+                          plan.host, job.ranks, job.ranks == 1 ? "" : "s",
+                          job.node_rank < job.nodes ? "" : ", a spare if so many others are there");
+    if (!plan.switches.empty()) {
+      absl::StrAppend(&text, "  switches: ", plan.switches, "\n");
+    }
     const auto quoted = [](std::string* out, const std::string& word) {
       absl::StrAppend(out, QuoteForShell(word));
     };

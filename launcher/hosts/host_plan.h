@@ -15,6 +15,7 @@ namespace dtrain::launcher {
 struct HostPlan {
   std::string host;
   bool is_local = false;  // This host: no ssh.
+  std::string switches;   // Its switches from the root down; "": not known.
   std::vector<std::string> command;
   JobMessage job;  // Without the token.
 };

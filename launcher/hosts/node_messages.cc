@@ -94,6 +94,7 @@ std::string JobMessage::Encode() const {
                        {"environment", Packed(variables)},
                        {"directory", absl::Base64Escape(directory)},
                        {"nodes", nodes},
+                       {"nodes_min", nodes_min},
                        {"node_rank", node_rank},
                        {"ranks", ranks},
                        {"token", absl::Base64Escape(token)}});
@@ -114,7 +115,9 @@ absl::StatusOr<JobMessage> JobMessage::Parse(absl::string_view text) {
   }
   job.directory = members.Text("directory");
   job.nodes = members.Number("nodes", 1, kNodesMax);
-  job.node_rank = members.Number("node_rank", 0, job.nodes - 1);
+  job.nodes_min = members.Number("nodes_min", 1, job.nodes);
+  const bool has_spares = job.nodes_min < job.nodes;
+  job.node_rank = members.Number("node_rank", 0, (has_spares ? kNodesMax : job.nodes) - 1);
   job.ranks = members.Number("ranks", 1, kNodesMax);
   job.token = members.Text("token");
   DT_RETURN_IF_ERROR(members.status());

@@ -20,7 +20,8 @@ struct JobMessage {
   std::vector<std::string> arguments;  // The program's, unchanged.
   Environment environment;             // Variables to set.
   std::string directory;               // Working directory.
-  int nodes = 1;
+  int nodes = 1;                       // Those that train at most; there may be spares.
+  int nodes_min = 1;                   // Less than `nodes`: a job that grows and shrinks.
   int node_rank = 0;
   int ranks = 1;
   std::string token;  // The 32 bytes of the job's key.

@@ -20,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "comm/net/job_key.h"
 #include "comm/net/socket.h"
+#include "launcher/bind_node.h"
 #include "launcher/hosts/host_answers.h"
 #include "launcher/hosts/host_link.h"
 #include "launcher/hosts/host_plan.h"
@@ -38,7 +39,16 @@ constexpr absl::Duration kGiveUpTime = absl::Seconds(10);
 constexpr absl::Duration kHangUpTime = absl::Seconds(2);
 constexpr absl::Duration kFirstNotice = absl::Seconds(4);
 constexpr absl::Duration kNextNotice = absl::Seconds(30);
+// A lost host of an elastic job is tried again after this.
+constexpr absl::Duration kRetryTime = absl::Seconds(10);
 constexpr int kShowMs = 10'000;
+
+// Whether the agent of an elastic job's host has ended because it is done with the job, or would be
+// refused again.
+bool HasLeft(const HostEnd& end) {
+  return !end.lost && (end.code == kExitOk || end.code == kExitTerminated ||
+                       end.code == kExitInterrupted || end.code == kExitUsage);
+}
 
 class Starter {
  public:
@@ -62,7 +72,10 @@ class Starter {
   bool AllHaveAnswered() const;
   std::vector<HostAnswer> Answers() const;
   absl::Status MeetFirst();
+  void LeaveOutSilent(std::vector<HostAnswer>& answers);
   void MeetOthers();
+  void OnEndOfElastic(size_t node);
+  void TakeBack();
   void StopLate();
   void EndAll();
   int Count(State state) const;
@@ -76,8 +89,10 @@ class Starter {
   const LaunchOptions& options_;
   const std::string token_;
   SignalSource& signals_;
+  const bool is_elastic_;
   std::vector<HostLink> links_;  // By node rank.
   std::vector<HostEnd> ends_;
+  std::vector<std::optional<Deadline>> retries_;  // When a lost host is tried again.
   StarterConsole console_;
   int received_ = 0;  // Stop signals.
   int first_signal_ = 0;
@@ -95,11 +110,13 @@ Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, cons
                  SignalSource& signals)
     : options_(options),
       token_(reinterpret_cast<const char*>(key.secret_bytes().data()), key.secret_bytes().size()),
-      signals_(signals) {
+      signals_(signals),
+      is_elastic_(options.nodes_min < options.nodes) {
   for (HostPlan& plan : plans) {
     links_.emplace_back(std::move(plan));
   }
   ends_.resize(links_.size(), HostEnd{.code = kExitTemporary});
+  retries_.resize(links_.size());
 }
 
 absl::StatusOr<int> Starter::Run() {
@@ -123,10 +140,14 @@ absl::StatusOr<int> Starter::Run() {
          !Passed(give_up_)) {
     Step();
     MeetOthers();
+    TakeBack();
     StopLate();
   }
   EndAll();
   DT_RETURN_IF_ERROR(status);
+  if (is_elastic_) {  // The coordinator on node 0 knows how the job ended.
+    return ends_.front().lost ? kExitTemporary : ends_.front().code;
+  }
   return CodeOfJob(ends_, received_ > 0);
 }
 
@@ -206,12 +227,66 @@ void Starter::OnEnd(size_t node) {
   if (end.lost) {
     Say(absl::StrFormat("host %s is lost: %s", link.plan().host, Printable(link.Why())));
   }
+  if (is_elastic_) {
+    OnEndOfElastic(node);
+    return;
+  }
   // After a stop signal a host may take its time to save.
   if (received_ == 0 && (end.lost || end.code != kExitOk)) {
     others_end_ = others_end_.value_or(Deadline::After(kOthersTime));
   }
   if (!others_met_) {  // The nodes cannot meet any more.
     HangUpAll();
+  }
+}
+
+// The job goes on without a host, unless that has the coordinator.
+void Starter::OnEndOfElastic(size_t node) {
+  const HostEnd& end = ends_[node];
+  if (node == 0) {
+    others_end_ = others_end_.value_or(Deadline::After(kOthersTime));
+    for (const HostLink& link : links_) {
+      if (link.state() == State::kGreeting) {
+        link.Kill();
+      }
+    }
+    if (!others_met_) {
+      HangUpAll();
+    }
+  } else if (received_ == 0 && !others_end_.has_value() && !HasLeft(end)) {
+    Say(absl::StrFormat("host %s is tried again in %s", links_[node].plan().host,
+                        absl::FormatDuration(kRetryTime)));
+    retries_[node] = Deadline::After(kRetryTime);
+  }
+}
+
+// Starts lost hosts again when they can be reached, and lets them in as the nodes that they were.
+void Starter::TakeBack() {
+  if (!is_elastic_ || !others_met_ || received_ > 0 || others_end_.has_value()) {
+    return;
+  }
+  for (size_t node = 1; node < links_.size(); ++node) {
+    HostLink& link = links_[node];
+    if (Passed(retries_[node])) {
+      retries_[node].reset();
+      link = HostLink(HostPlan(link.plan()));
+      if (!link.Start(token_).ok()) {
+        retries_[node] = Deadline::After(kRetryTime);
+      }
+    }
+    if (link.state() != State::kReady) {
+      continue;
+    }
+    const HelloMessage& first = links_.front().hello();
+    if (link.hello().error.empty() && link.hello().version == first.version &&
+        link.hello().digest == first.digest) {
+      Say(absl::StrFormat("host %s is back", link.plan().host));
+      link.Meet(links_.front().serving());
+    } else {
+      Say(absl::StrFormat("host %s is back with another dtrain or program, and stays out: %s",
+                          link.plan().host, Printable(link.hello().error)));
+      link.HangUp();
+    }
   }
 }
 
@@ -257,7 +332,10 @@ std::vector<HostAnswer> Starter::Answers() const {
 
 // When all hosts can start: node 0 begins, and opens the coordinator.
 absl::Status Starter::MeetFirst() {
-  const std::vector<HostAnswer> answers = Answers();
+  std::vector<HostAnswer> answers = Answers();
+  if (is_elastic_) {
+    LeaveOutSilent(answers);
+  }
   DT_RETURN_IF_ERROR(CheckAnswers(answers, OwnVersion()));
   std::string address = options_.hosts.address;
   if (address.empty()) {
@@ -267,6 +345,32 @@ absl::Status Starter::MeetFirst() {
   others_met_ = links_.size() == 1;  // Then there is nobody to meet.
   links_.front().Meet(others_met_ ? "" : comm::Endpoint{address, options_.hosts.port}.ToString());
   return absl::OkStatus();
+}
+
+// A job that can do without them starts without the hosts that do not answer, but for the first,
+// which has the coordinator. They are taken in when they come.
+void Starter::LeaveOutSilent(std::vector<HostAnswer>& answers) {
+  std::vector<HostAnswer> heard;
+  std::vector<std::string> silent;
+  for (const HostAnswer& answer : answers) {
+    if (answer.silence.empty()) {
+      heard.push_back(answer);
+    } else {
+      silent.push_back(absl::StrFormat("%s (%s)", answer.host, Printable(answer.silence)));
+    }
+  }
+  if (silent.empty() || !answers.front().silence.empty() ||
+      static_cast<int>(heard.size()) < options_.nodes_min) {
+    return;
+  }
+  Say(absl::StrFormat("%d of %d hosts do not answer, and the job starts without them: %s",
+                      silent.size(), answers.size(), absl::StrJoin(silent, ", ")));
+  answers = std::move(heard);
+  for (size_t node = 1; node < links_.size(); ++node) {
+    if (links_[node].state() == State::kEnded) {
+      retries_[node] = Deadline::After(kRetryTime);
+    }
+  }
 }
 
 void Starter::MeetOthers() {
@@ -332,6 +436,10 @@ absl::StatusOr<int> StartAll(const LaunchOptions& options, const Environment& en
   DT_ASSIGN_OR_RETURN(std::vector<HostPlan> plans, PlanHosts(options, environment));
   if (options.hosts.dry_run) {
     std::fputs(DescribePlans(plans).c_str(), stdout);
+    if (!options.network_profile.empty()) {
+      const NodeBinding binding = BindNode(options, plans.front().job.environment, 1);
+      std::fputs(DescribeNetwork(options.network_profile, binding.network).c_str(), stdout);
+    }
     return kExitOk;
   }
   AllowOpenFiles(kFilesOfHost * plans.size());

@@ -1,15 +1,17 @@
-// `dtrain ps`, `dtrain status` and `dtrain stop`. They work on any host of a job, by the agent
-// there.
+// `dtrain ps`, `dtrain status`, `dtrain stop` and `dtrain drain`. They work on any host of a job,
+// by the agent there.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/console/command_line.h"
@@ -17,6 +19,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "launcher/commands/commands.h"
+#include "launcher/jobs/control_socket.h"
 #include "launcher/jobs/job_registry.h"
 #include "launcher/ranks/agent_socket.h"
 
@@ -59,7 +62,10 @@ Json FactsOf(const JobFacts& job) {
 // The job of a run directory, or the only one. InvalidArgument names those that run.
 absl::StatusOr<JobFacts> FindJob(const std::string& run_dir, const Environment& environment) {
   DT_ASSIGN_OR_RETURN(std::vector<JobFacts> jobs, RunningJobs(RegistryFolder(environment)));
-  if (run_dir.empty() && jobs.size() == 1) {
+  // Several nodes of one job may be on this host.
+  if (run_dir.empty() && !jobs.empty() &&
+      std::all_of(jobs.begin(), jobs.end(),
+                  [&](const JobFacts& job) { return job.run_dir == jobs.front().run_dir; })) {
     return jobs.front();
   }
   std::error_code none;
@@ -114,6 +120,37 @@ absl::Status Signal(const JobFacts& job, int signal) {
   if (ProcessStart(job.pid) != job.process_start || kill(job.pid, signal) != 0) {
     return absl::NotFoundError(absl::StrFormat("the job in %s has just ended", job.run_dir));
   }
+  return absl::OkStatus();
+}
+
+// Lets `node` leave the job, and waits until it has left.
+absl::Status Drain(const JobFacts& job, const std::string& node) {
+  constexpr absl::Duration kAskTime = absl::Seconds(15);
+  if (job.control.empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the job in %s has a fixed number of nodes, so none can leave; start it with "
+        "--nnodes MIN:MAX, or stop it with `dtrain stop`",
+        job.run_dir));
+  }
+  DT_ASSIGN_OR_RETURN(ControlClient client,
+                      ControlClient::Ask(job.control, absl::StrCat("drain ", node)));
+  DT_ASSIGN_OR_RETURN(const std::optional<std::string> answer,
+                      client.Next(Deadline::After(kAskTime)));
+  const std::string text = answer.value_or("no the agent has just ended");
+  absl::string_view name = text;
+  if (!absl::ConsumePrefix(&name, "ok ")) {
+    return absl::FailedPreconditionError(absl::StripPrefix(text, "no "));
+  }
+  const int64_t began = Clock::Real().MonotonicNanos();
+  std::printf("%s saves and leaves %s\n", std::string(name).c_str(), job.run_dir.c_str());
+  std::fflush(stdout);
+  // The agent bounds the wait by --stop-grace. It ends too when the agent itself leaves.
+  DT_ASSIGN_OR_RETURN(const std::optional<std::string> left, client.Next(Deadline::Infinite()));
+  if (left.has_value() && *left != "left") {
+    return absl::UnavailableError(absl::StripPrefix(*left, "no "));
+  }
+  std::printf("%s has left after %.1f s\n", std::string(name).c_str(),
+              static_cast<double>(Clock::Real().MonotonicNanos() - began) * 1e-9);
   return absl::OkStatus();
 }
 
@@ -201,7 +238,9 @@ int StopCommand(const std::vector<std::string>& arguments, const Environment& en
     return *code;
   }
   const absl::StatusOr<JobFacts> job = FindJob(given.run_dir, environment);
-  absl::Status status = job.ok() ? Signal(*job, SIGTERM) : job.status();
+  // In an elastic job SIGTERM is for one node alone.
+  const int signal = job.ok() && !job->control.empty() ? SIGINT : SIGTERM;
+  absl::Status status = job.ok() ? Signal(*job, signal) : job.status();
   if (!status.ok()) {
     return EndOf("dtrain stop", status);
   }
@@ -215,13 +254,32 @@ int StopCommand(const std::vector<std::string>& arguments, const Environment& en
       const absl::StatusOr<Json> answer = StatusOf(*job);
       told = !answer.ok() || (*answer)["phase"] != "running";
       if (told) {
-        Signal(*job, SIGTERM).IgnoreError();
+        Signal(*job, signal).IgnoreError();
       }
     }
   }
   std::printf("%s has ended after %.1f s\n", job->run_dir.c_str(),
               static_cast<double>(Clock::Real().MonotonicNanos() - began) * 1e-9);
   return kExitOk;
+}
+
+int DrainCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  CLI::App app(
+      "Takes a node out of a running job that was started with --nnodes MIN:MAX: at the end of "
+      "their step all ranks save, and the job goes on with a spare in the node's place or with "
+      "fewer nodes. Waits until the node has left. Ctrl-C ends the wait, not the drain.",
+      "dtrain drain");
+  std::string node;
+  app.add_option("NODE", node, "Host name of the node, or its number (--node-rank)")->required();
+  JobArguments given;
+  given.AddRunDir(app);
+  app.footer("Examples:\n  dtrain drain n3\n  dtrain drain 2 runs/gpt");
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
+  }
+  const absl::StatusOr<JobFacts> job = FindJob(given.run_dir, environment);
+  const absl::Status status = job.ok() ? Drain(*job, node) : job.status();
+  return EndOf("dtrain drain", status);
 }
 
 }  // namespace dtrain::launcher

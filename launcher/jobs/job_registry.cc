@@ -34,11 +34,17 @@ absl::Status CheckFolder(const std::string& folder) {
 }
 
 Json ToJson(const JobFacts& facts) {
-  return {{"pid", facts.pid},         {"process_start", facts.process_start},
-          {"run_dir", facts.run_dir}, {"run_id", facts.run_id},
-          {"program", facts.program}, {"socket", facts.socket},
-          {"nodes", facts.nodes},     {"node_rank", facts.node_rank},
-          {"ranks", facts.ranks},     {"started_at", facts.started_at}};
+  return {{"pid", facts.pid},
+          {"process_start", facts.process_start},
+          {"run_dir", facts.run_dir},
+          {"run_id", facts.run_id},
+          {"program", facts.program},
+          {"socket", facts.socket},
+          {"control", facts.control},
+          {"nodes", facts.nodes},
+          {"node_rank", facts.node_rank},
+          {"ranks", facts.ranks},
+          {"started_at", facts.started_at}};
 }
 
 absl::StatusOr<JobFacts> FromJson(const Json& json) {
@@ -50,6 +56,7 @@ absl::StatusOr<JobFacts> FromJson(const Json& json) {
     facts.run_id = json.at("run_id");
     facts.program = json.at("program");
     facts.socket = json.at("socket");
+    facts.control = json.value("control", "");
     facts.nodes = json.at("nodes");
     facts.node_rank = json.at("node_rank");
     facts.ranks = json.at("ranks");

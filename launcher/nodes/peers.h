@@ -6,12 +6,17 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "launcher/ranks/rank_end.h"
 
 namespace dtrain::launcher {
+
+// An agent's call of the coordinator's store, at most.
+inline constexpr absl::Duration kStoreCallTimeout = absl::Seconds(10);
 
 // A message of one agent to all.
 struct Order {
@@ -42,6 +47,11 @@ class Peers {
   // tells of a lost coordinator.
   virtual void Publish(Order order) = 0;
   virtual int nodes() const = 0;
+  // Replaces what this node tells node 0 of its ranks, which is sent about once a second. Never
+  // blocks.
+  virtual void Share(std::string /*summary*/) {}
+  // On node 0: what other nodes have shared since the last call, with their numbers. Never blocks.
+  virtual std::vector<std::pair<int, std::string>> TakeShared() { return {}; }
 };
 
 }  // namespace dtrain::launcher

@@ -1,8 +1,5 @@
 #include "launcher/nodes/rendezvous.h"
 
-#include <csignal>
-#include <mutex>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -12,43 +9,16 @@
 #include "comm/net/socket.h"
 #include "comm/net/store_client.h"
 #include "launcher/machine.h"
+#include "launcher/nodes/node_zero.h"
 #include "launcher/nodes/store_peers.h"
 
 namespace dtrain::launcher {
 namespace {
 
-constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr char kJobKey[] = "launch/job";
 constexpr char kReadyKey[] = "launch/ready";  // Holds the result of node 0's `prepare`.
 
 std::string NodeKey(int node) { return absl::StrCat("launch/node/", node); }
-
-absl::Status Stopped(int signal) {
-  return signal == SIGINT ? absl::CancelledError("SIGINT while waiting for the other nodes")
-                          : absl::AbortedError("stop signal while waiting for the other nodes");
-}
-
-// Runs `attempt` in short slices until it gives something other than DeadlineExceeded.
-template <typename Attempt>
-auto InSlices(Deadline deadline, const std::function<int()>& cancelled, Attempt attempt)
-    -> decltype(attempt(deadline)) {
-  while (true) {
-    auto result = attempt(Earlier(deadline, Deadline::After(kSlice)));
-    const absl::Status status = [&result] {
-      if constexpr (std::is_same_v<decltype(result), absl::Status>) {
-        return result;
-      } else {
-        return result.status();
-      }
-    }();
-    if (!absl::IsDeadlineExceeded(status) || deadline.Expired()) {
-      return result;
-    }
-    if (const int signal = cancelled(); signal != 0) {
-      return Stopped(signal);
-    }
-  }
-}
 
 // The nodes that have not joined.
 absl::StatusOr<std::vector<int>> MissingNodes(comm::Store& store, int nodes) {
@@ -98,33 +68,12 @@ Json AnswerOf(const absl::StatusOr<int>& first) {
                            {"message", std::string(first.status().message())}};
 }
 
-// Connects to node 0's store, which may start later.
-absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
-    const JoinRequest& request, const comm::Endpoint& endpoint, Deadline deadline,
-    const std::function<int()>& cancelled) {
+comm::Hello HelloOf(const JoinRequest& request) {
   const int node = request.options.node_rank;
-  const comm::Hello hello{.epoch = static_cast<uint64_t>(request.attempt),
-                          .role = comm::Hello::Role::kAgent,
-                          .id = node,
-                          .name = absl::StrCat("agent of node ", node)};
-  std::mutex mutex;
-  std::string last;  // Why the last try failed.
-  const WaitNotice notice([&] {
-    std::lock_guard lock(mutex);
-    return absl::StrFormat("node %d waits for `dtrain launch` of node 0 at %s%s", node,
-                           endpoint.ToString(), last.empty() ? "" : absl::StrCat(" (", last, ")"));
-  });
-  return InSlices(deadline, cancelled, [&](Deadline) {
-    auto client = comm::StoreClient::Connect(endpoint, request.key, hello,
-                                             Earlier(deadline, Deadline::After(absl::Seconds(2))));
-    // Otherwise the store is not there yet, or is still the previous attempt's.
-    if (client.ok() || absl::IsPermissionDenied(client.status())) {
-      return client;
-    }
-    std::lock_guard lock(mutex);
-    last = std::string(client.status().message());
-    return absl::StatusOr<std::unique_ptr<comm::StoreClient>>(absl::DeadlineExceededError(last));
-  });
+  return {.epoch = static_cast<uint64_t>(request.attempt),
+          .role = comm::Hello::Role::kAgent,
+          .id = node,
+          .name = absl::StrCat("agent of node ", node)};
 }
 
 }  // namespace
@@ -179,7 +128,8 @@ absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
     endpoint.port = server_->port();
     request.serving(endpoint);
   }
-  DT_ASSIGN_OR_RETURN(auto store, ConnectToNodeZero(request, endpoint, deadline, cancelled));
+  DT_ASSIGN_OR_RETURN(
+      auto store, ConnectToNodeZero(endpoint, request.key, HelloOf(request), deadline, cancelled));
   const std::string own_address =
       options.local_address.empty() ? store->local_endpoint().host : options.local_address;
   if (options.node_rank == 0) {

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 
@@ -15,11 +16,13 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(2);
+// Summaries that node 0 reads in each beat: with more nodes they come less often.
+constexpr int kSharedInBeatMax = 64;
 
 std::string OrderKey(int64_t number) { return absl::StrCat("launch/order/", number); }
 std::string BeatKey(int node) { return absl::StrCat("launch/beat/", node); }
+std::string ShareKey(int node) { return absl::StrCat("launch/share/", node); }
 std::string GoodbyeKey(int node) { return absl::StrCat("launch/goodbye/", node); }
 
 }  // namespace
@@ -98,9 +101,10 @@ absl::Status StorePeers::WatchBeats() {
     return absl::OkStatus();
   }
   own.seen_nanos = now;
-  const Deadline deadline = Deadline::After(kCallTimeout);
+  const Deadline deadline = Deadline::After(kStoreCallTimeout);
   DT_RETURN_IF_ERROR(Annotate(store_->Add(BeatKey(options_.node), 1, deadline).status(),
                               "the coordinator on node 0 is lost"));
+  DT_RETURN_IF_ERROR(options_.node == 0 ? ReadShared() : SendShared());
   for (int node = 1; options_.node == 0 && node < options_.nodes; ++node) {
     DT_ASSIGN_OR_RETURN(const int64_t count, store_->Add(BeatKey(node), 0, deadline));
     Beat& beat = beats_[static_cast<size_t>(node)];
@@ -115,6 +119,51 @@ absl::Status StorePeers::WatchBeats() {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status StorePeers::SendShared() {
+  std::string summary;
+  {
+    const std::lock_guard lock(mutex_);
+    summary.swap(to_share_);
+  }
+  return summary.empty() ? absl::OkStatus()
+                         : Annotate(store_->Set(ShareKey(options_.node), summary,
+                                                Deadline::After(kStoreCallTimeout)),
+                                    "the coordinator on node 0 is lost");
+}
+
+absl::Status StorePeers::ReadShared() {
+  const Deadline deadline = Deadline::After(kStoreCallTimeout);
+  const int count = std::min(options_.nodes - 1, kSharedInBeatMax);
+  bool any = false;
+  for (int i = 0; i < count; ++i) {
+    const int node = next_shared_;
+    next_shared_ = node + 1 < options_.nodes ? node + 1 : 1;
+    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there,
+                        store_->Check({{ShareKey(node)}}, deadline));
+    if (!is_there[0]) {
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(std::string summary, store_->Get(ShareKey(node), deadline));
+    const std::lock_guard lock(mutex_);
+    shared_.emplace_back(node, std::move(summary));
+    any = true;
+  }
+  if (any) {
+    Wake();
+  }
+  return absl::OkStatus();
+}
+
+void StorePeers::Share(std::string summary) {
+  const std::lock_guard lock(mutex_);
+  to_share_ = std::move(summary);
+}
+
+std::vector<std::pair<int, std::string>> StorePeers::TakeShared() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(shared_, {});
 }
 
 void StorePeers::Fail(const absl::Status& status) {

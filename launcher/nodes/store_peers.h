@@ -36,6 +36,10 @@ class StorePeers final : public Peers {
   absl::Status health() const override;
   void Publish(Order order) override;
   int nodes() const override { return options_.nodes; }
+  void Share(std::string summary) override;
+  std::vector<std::pair<int, std::string>> TakeShared() override;
+  // From now on health() is not OK, and the destructor waits for nobody.
+  void GiveUp(const absl::Status& why) { Fail(why); }
 
  private:
   StorePeers(std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options,
@@ -43,6 +47,8 @@ class StorePeers final : public Peers {
   void Run();
   absl::Status ReadOrder(int64_t& next);
   absl::Status WatchBeats();
+  absl::Status SendShared();
+  absl::Status ReadShared();
   void Fail(const absl::Status& status);
   void Wake();
 
@@ -50,14 +56,17 @@ class StorePeers final : public Peers {
   const StorePeersOptions options_;
   UniqueFd event_;
   mutable std::mutex mutex_;
-  std::vector<Order> orders_;  // Guarded by mutex_.
-  absl::Status health_;        // Guarded by mutex_.
+  std::vector<Order> orders_;                        // Guarded by mutex_.
+  absl::Status health_;                              // Guarded by mutex_.
+  std::string to_share_;                             // Guarded by mutex_.
+  std::vector<std::pair<int, std::string>> shared_;  // Guarded by mutex_.
   std::atomic<bool> stop_{false};
   struct Beat {
     int64_t count = 0;
     int64_t seen_nanos = 0;
   };
   std::vector<Beat> beats_;  // Used by the thread only.
+  int next_shared_ = 1;      // The node whose summary is read next; used by the thread only.
   std::thread thread_;
 };
 

@@ -48,7 +48,7 @@ int CodeOf(const RankEnd& end) { return end.signal != 0 ? 128 + end.signal : end
 bool FailedByItself(const RankEnd& end) { return !end.stopped && CodeOf(end) != kExitOk; }
 
 bool MayBeVictim(const RankEnd& end) {
-  return FailedByItself(end) && CodeOf(end) == kExitTemporary;
+  return FailedByItself(end) && CodeOf(end) == kExitTemporary && end.hang.empty();
 }
 
 const RankEnd* RootCause(const std::vector<RankEnd>& ends, const StopRequest& stop) {
@@ -118,6 +118,9 @@ std::string DescribeEnd(const RankEnd& end) {
 }
 
 std::string DescribeFailure(const RankEnd& end) {
+  if (!end.hang.empty()) {
+    return absl::StrCat("the job hangs: ", end.error);
+  }
   std::string text = absl::StrFormat("rank %d %s, pid %d on host %s", end.rank, DescribeEnd(end),
                                      end.pid, end.host);
   if (end.step >= 0) {
@@ -156,6 +159,7 @@ std::string EncodeEnd(const RankEnd& end) {
                        {"step", end.step},
                        {"phase", end.phase},
                        {"words", end.error},
+                       {"hang", end.hang},
                        {"log", end.log}});
 }
 
@@ -183,6 +187,7 @@ absl::StatusOr<RankEnd> DecodeEnd(absl::string_view text) {
   end.phase = string("phase");
   end.error = string("words");
   end.log = string("log");
+  end.hang = string("hang");
   return end;
 }
 

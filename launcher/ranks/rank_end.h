@@ -27,13 +27,16 @@ struct RankEnd {
   std::string phase;     // Phase of the step that it last reported.
   std::string error;     // Its own first-hand error, over the agent channel.
   std::string log;       // Path of its stderr log.
+  // The kind of its hang (watch/hang.h): it has not ended, and the agent stops it because of
+  // `error`. "": it has ended.
+  std::string hang;
 };
 
 // exit_code, or 128 + signal.
 int CodeOf(const RankEnd& end);
 // Whether it ended by itself with anything but 0.
 bool FailedByItself(const RankEnd& end);
-// Whether a lost peer explains the end (75): then wait briefly for a harder one.
+// Whether a lost peer explains the end (75, and no hang): then wait briefly for a harder one.
 bool MayBeVictim(const RankEnd& end);
 
 // How the user or the scheduler asked the job to stop.
@@ -41,6 +44,7 @@ struct StopRequest {
   int signal = 0;            // First signal received; 0: none was received.
   bool forced = false;       // A second signal, or the grace period passed: ranks were killed.
   bool interrupted = false;  // One of the signals was SIGINT.
+  bool here = false;         // One came to this agent itself.
 };
 
 // The end that explains the job's failure, or nullptr when no rank failed by itself. After a stop

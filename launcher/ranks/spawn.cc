@@ -1,6 +1,7 @@
 #include "launcher/ranks/spawn.h"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -29,6 +30,9 @@ struct ChildPlan {
   bool ignore_usr1 = false;
   bool bind = false;
   cpu_set_t cpus;
+  // A bit for each NUMA node, as set_mempolicy takes them; all 0: not set.
+  std::array<unsigned long, 16> memory_nodes = {};
+  bool prefer_memory = false;
   pid_t parent;
   // Descriptors above 9, so that placing them at 0 to 4 overwrites none.
   int in = -1;
@@ -65,6 +69,11 @@ constexpr int kReportFd = 4;
   if (plan.bind) {
     // An error is ignored: an unbound rank is slower but correct.
     sched_setaffinity(0, sizeof(plan.cpus), &plan.cpus);
+  }
+  if (plan.prefer_memory) {
+    // An error is ignored here too: containers may forbid the call.
+    syscall(SYS_set_mempolicy, MPOL_PREFERRED, plan.memory_nodes.data(),
+            8 * sizeof(plan.memory_nodes));
   }
   dup2(plan.in, 0);
   dup2(plan.out, 1);
@@ -155,6 +164,11 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   CPU_ZERO(&plan.cpus);
   for (const int cpu : request.cpus) {
     CPU_SET(static_cast<size_t>(cpu), &plan.cpus);
+  }
+  if (request.memory_node >= 0 && request.memory_node < 1024) {
+    const auto node = static_cast<size_t>(request.memory_node);
+    plan.memory_nodes.at(node / 64) = 1UL << (node % 64);
+    plan.prefer_memory = true;
   }
   plan.parent = getpid();
   plan.in = in.get();

@@ -19,6 +19,7 @@ struct SpawnRequest {
   std::string name;                      // argv[0].
   std::vector<std::string> environment;  // "KEY=value".
   std::vector<int> cpus;                 // Empty: not bound.
+  int memory_node = -1;                  // NUMA node to take memory from first; -1: any.
   std::string out_path;                  // Appended to; created when missing.
   std::string err_path;
   int token_fd = -1;  // Given to the rank as descriptor kTokenFdInRank, with its own offset.

@@ -1,6 +1,8 @@
 #include "launcher/ranks/supervisor.h"
 
 #include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,7 +20,7 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(500);
-constexpr size_t kReportLines = 15;
+constexpr size_t kThreadsReported = 32;
 
 bool Passed(const std::optional<Deadline>& deadline) {
   return deadline.has_value() && deadline->Expired();
@@ -35,7 +37,17 @@ std::string LogPath(const std::string& log_dir, int rank, const char* suffix) {
 }
 
 Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const Attempt& attempt)
-    : parts_(parts), limits_(limits), attempt_(attempt), processes_(parts.guard) {}
+    : parts_(parts),
+      limits_(limits),
+      attempt_(attempt),
+      processes_(parts.guard),
+      watch_({.node = attempt.shape.node_rank,
+              .nodes = parts.peers == nullptr ? 1 : parts.peers->nodes(),
+              .world_size = attempt.shape.world_size(),
+              .attempt = attempt.shape.attempt,
+              .host = attempt.host},
+             parts.peers, parts.reporter),
+      started_(Clock::Real().WallTime()) {}
 
 AttemptResult Supervisor::Run() {
   result_.error = StartRanks();
@@ -48,6 +60,7 @@ AttemptResult Supervisor::Run() {
     TakeMessages();  // Messages come before ends: a rank reports its error before it ends.
     TakeOrders();
     TakeEnds();
+    WatchRanks();
     Decide();
   }
   if (const absl::Status removed = processes_.RemoveAll(limits_.removal); !removed.ok()) {
@@ -66,6 +79,7 @@ absl::Status Supervisor::StartRanks() {
     request.environment =
         EnvironmentEntries(RankEnvironment(attempt_.environment, attempt_.shape, slot));
     request.cpus = slot.cpus;
+    request.memory_node = slot.memory_node;
     request.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
     request.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
     request.token_fd = attempt_.token_fd;
@@ -78,8 +92,9 @@ absl::Status Supervisor::StartRanks() {
 }
 
 void Supervisor::Wait() {
-  Deadline next = Deadline::After(kTick);
-  for (const auto* deadline : {&settle_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
+  Deadline next = Deadline::After(phase_ == Phase::kRunning ? watch_.period() : kTick);
+  for (const auto* deadline :
+       {&settle_, &stacks_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
     if (deadline->has_value() && !(*deadline)->Expired()) {
       next = Earlier(next, **deadline);
     }
@@ -104,6 +119,7 @@ void Supervisor::TakeSignals() {
 void Supervisor::OnStopSignal(int signal, bool from_peer) {
   StopRequest& stop = result_.stop;
   stop.interrupted = stop.interrupted || signal == SIGINT;
+  stop.here = stop.here || !from_peer;
   // Slurm sends a stop signal to the agents of all nodes, and one may hear of it from another agent
   // first. SIGUSR1 comes ahead of a time limit, at which SIGTERM must not cut a save off.
   const bool is_second = stopped_here_ && !from_peer && signal != SIGUSR1;
@@ -143,6 +159,7 @@ void Supervisor::TakeMessages() {
     if (rank == ranks_.end()) {
       continue;
     }
+    watch_.Take(message, Clock::Real().MonotonicNanos());
     if (message.kind == AgentMessage::Kind::kBeat) {
       rank->second.step = message.step;
       rank->second.phase = message.phase;
@@ -195,6 +212,9 @@ void Supervisor::TakeOrders() {
       if (!settle_.has_value()) {
         settle_ = Deadline::After(limits_.settle);
       }
+      if (!end.hang.empty()) {
+        AskStacks();
+      }
     }
   }
   // A lost peer changes nothing for ranks that are being killed: back in kTerminating, their death
@@ -242,7 +262,48 @@ void Supervisor::TakeEnds() {
     if (CodeOf(end) == 0 && !barrier_.has_value()) {
       barrier_ = Deadline::After(limits_.exit_barrier);
     }
+    watch_.Ended(end.rank);
     result_.ends.push_back(end);
+  }
+}
+
+// While ranks stop, or one has failed, it is clear why others wait.
+void Supervisor::WatchRanks() {
+  if (phase_ != Phase::kRunning || result_.stop.signal != 0 || settle_.has_value()) {
+    return;
+  }
+  std::optional<RankEnd> hang = watch_.Look(Clock::Real().MonotonicNanos());
+  if (hang.has_value()) {
+    OnHang(*std::move(hang));
+  }
+}
+
+void Supervisor::OnHang(RankEnd end) {
+  end.order = ends_seen_++;
+  settle_ = Deadline::After(limits_.settle);
+  if (ranks_.count(end.rank) != 0) {
+    end.log = LogPath(attempt_.log_dir, end.rank, "err");
+  }
+  if (parts_.peers != nullptr) {
+    published_pid_ = end.pid;
+    Order order;
+    order.kind = Order::Kind::kFail;
+    order.end = end;
+    parts_.peers->Publish(order);
+  }
+  result_.ends.push_back(std::move(end));
+  AskStacks();
+}
+
+// Where the threads are is seen from outside; what they run, ranks with dtrain's handler write.
+void Supervisor::AskStacks() {
+  stacks_ = Deadline::After(limits_.stacks);
+  for (const RankView& view : watch_.LocalViews()) {
+    if (view.has_ended || ranks_.count(view.rank) == 0) {
+      continue;
+    }
+    places_[view.rank] = PlacesOfThreads(view.pid, kThreadsReported);
+    syscall(SYS_tgkill, view.pid, view.pid, SIGUSR2);
   }
 }
 
@@ -250,7 +311,7 @@ void Supervisor::Decide() {
   if (phase_ == Phase::kTerminating && Passed(kill_)) {
     KillRanks();
   }
-  if (phase_ != Phase::kRunning) {
+  if (phase_ != Phase::kRunning || (stacks_.has_value() && !Passed(stacks_))) {
     return;
   }
   const RankEnd* const cause = RootCause(result_.ends, result_.stop);
@@ -326,53 +387,6 @@ bool Supervisor::Finished() {
   }
   return nodes_ended_ >= parts_.peers->nodes() - 1 || !parts_.peers->health().ok() ||
          Passed(ended_wait_);
-}
-
-void Supervisor::Report() {
-  const RankEnd* const cause = RootCause(result_.ends, result_.stop);
-  if (cause == nullptr) {
-    return;
-  }
-  Reporter& reporter = parts_.reporter;
-  reporter.Show({});  // The ranks' own output is shown before the report about them.
-  if (const std::string line = DescribeFailure(*cause); line != announced_) {
-    reporter.Say(absl::StrCat("root cause: ", line));
-  }
-  if (!cause->error.empty() && !SaidAbove(cause->error)) {
-    reporter.SayMore(absl::StrCat("  it said: ", cause->error));
-  }
-  if (const RankEnd* const leaver = EarlyLeaver(result_.ends, *cause)) {
-    reporter.SayMore(
-        absl::StrFormat("  before that, rank %d ended with exit code 0 while others were still "
-                        "training; if it left its loop early, that is the cause",
-                        leaver->rank));
-  }
-  const std::vector<int>& shown = attempt_.err_shown;
-  if (std::find(shown.begin(), shown.end(), cause->rank) != shown.end()) {
-    reporter.SayMore(absl::StrCat("  its stderr, shown above: ", cause->log));
-    return;
-  }
-  const std::vector<std::string> lines = LogLines(cause->rank, cause->log);
-  reporter.SayMore(absl::StrCat("  its stderr: ", cause->log, lines.empty() ? " (empty)" : ""));
-  for (const std::string& line : LinesWithout(lines, cause->error)) {
-    reporter.SayMore(absl::StrCat("    | ", line));
-  }
-}
-
-// The last lines of a rank's stderr in this attempt; none if the log is on another node.
-std::vector<std::string> Supervisor::LogLines(int rank, const std::string& path) const {
-  const auto state = ranks_.find(rank);
-  return state == ranks_.end() ? std::vector<std::string>()
-                               : LastLines(path, state->second.err_from, kReportLines);
-}
-
-// Whether a rank whose stderr is on the console has printed `error` already: the cause itself, or
-// one that was told why another cannot start.
-bool Supervisor::SaidAbove(const std::string& error) const {
-  return std::any_of(attempt_.err_shown.begin(), attempt_.err_shown.end(), [&](int rank) {
-    const auto lines = LogLines(rank, LogPath(attempt_.log_dir, rank, "err"));
-    return LinesWithout(lines, error).size() < lines.size();
-  });
 }
 
 int ExitCodeOf(const AttemptResult& result) {

@@ -1,6 +1,6 @@
 // Supervises one attempt: starts the ranks of this node, forwards stop signals once, stops
-// everything at the first failure, and reports what happened. Owns the ranks' processes. Used by
-// the main thread only, to which signals and the ranks' parent-death signal belong.
+// everything at the first failure or hang, and reports what happened. Owns the ranks' processes.
+// Used by the main thread only, to which signals and the ranks' parent-death signal belong.
 #pragma once
 
 #include <map>
@@ -14,8 +14,10 @@
 #include "launcher/rank_plan.h"
 #include "launcher/ranks/agent_socket.h"
 #include "launcher/ranks/guard.h"
+#include "launcher/ranks/job_watch.h"
 #include "launcher/ranks/processes.h"
 #include "launcher/ranks/signals.h"
+#include "launcher/records/post_mortem.h"
 #include "launcher/records/reporter.h"
 
 namespace dtrain::launcher {
@@ -31,6 +33,8 @@ struct SupervisorLimits {
   absl::Duration exit_barrier = absl::Minutes(5);
   // Time for the other nodes to end after this one stopped.
   absl::Duration peers_end = absl::Seconds(2);
+  // Time for the ranks of a job that hangs to write their stacks.
+  absl::Duration stacks = absl::Milliseconds(300);
   // Time for killed processes to be gone.
   absl::Duration removal = absl::Seconds(5);
 };
@@ -92,6 +96,9 @@ class Supervisor {
   std::string Describe() const;
   void TakeOrders();
   void TakeEnds();
+  void WatchRanks();
+  void OnHang(RankEnd end);
+  void AskStacks();
   void Decide();
   void OnStopSignal(int signal, bool from_peer);
   absl::Status BarrierError() const;
@@ -101,7 +108,10 @@ class Supervisor {
   bool StoppedByUs(const RankEnd& end) const;
   bool Finished();
   void Report();
-  std::vector<std::string> LogLines(int rank, const std::string& path) const;
+  void ReportCause(const RankEnd& cause);
+  void WriteReport(const RankEnd* cause);
+  RankRemains RemainsOf(int rank, const std::vector<RankView>& views);
+  std::vector<std::string> LogLines(int rank, const std::string& path, size_t lines_max) const;
   bool SaidAbove(const std::string& error) const;
 
   Parts parts_;
@@ -109,15 +119,19 @@ class Supervisor {
   const Attempt& attempt_;
   Processes processes_;
   AttemptResult result_;
+  JobWatch watch_;
   std::map<int, RankState> ranks_;
+  std::map<int, std::vector<ThreadPlace>> places_;  // Of the ranks' threads, when the job hung.
   Phase phase_ = Phase::kRunning;
   bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
   std::optional<Deadline> settle_;      // Set by the first failure.
+  std::optional<Deadline> stacks_;      // Set by a hang.
   std::optional<Deadline> kill_;        // Set by StopRanks.
   std::optional<Deadline> grace_;       // Set by the first stop signal.
   std::optional<Deadline> barrier_;     // Set by the first end with 0.
   std::optional<Deadline> removal_;     // Set by KillRanks.
   std::optional<Deadline> ended_wait_;  // For other nodes' verdicts; set by StopRanks.
+  const absl::Time started_;
   int64_t ends_seen_ = 0;
   int nodes_ended_ = 0;
   bool end_published_ = false;

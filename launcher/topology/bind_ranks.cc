@@ -8,19 +8,37 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "launcher/topology/distance.h"
 
 namespace dtrain::launcher {
 namespace {
 
-// Positions in topology.gpus, ordered by NUMA node and PCI address.
-std::vector<size_t> GpuOrder(const Topology& topology) {
-  std::vector<size_t> order(topology.gpus.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const Gpu& left = topology.gpus[a];
-    const Gpu& right = topology.gpus[b];
-    return std::tie(left.numa, left.pci) < std::tie(right.numa, right.pci);
-  });
+// How near a GPU is to the one that the rank before has; less is nearer.
+auto NearnessKey(const Topology& topology, size_t before, size_t candidate) {
+  const Gpu& from = topology.gpus[before];
+  const Gpu& to = topology.gpus[candidate];
+  return std::tuple(-NvlinksBetween(from, to),
+                    DistanceBetween(from.pci_path, from.numa, to.pci_path, to.numa), to.numa,
+                    to.pci);
+}
+
+// Positions in topology.gpus, in the order of ranks.
+std::vector<size_t> OrderGpus(const Topology& topology) {
+  std::vector<size_t> rest(topology.gpus.size());
+  std::iota(rest.begin(), rest.end(), 0);
+  std::vector<size_t> order;
+  while (!rest.empty()) {
+    const auto next = std::min_element(rest.begin(), rest.end(), [&](size_t a, size_t b) {
+      if (order.empty()) {
+        const Gpu& left = topology.gpus[a];
+        const Gpu& right = topology.gpus[b];
+        return std::tie(left.numa, left.pci) < std::tie(right.numa, right.pci);
+      }
+      return NearnessKey(topology, order.back(), a) < NearnessKey(topology, order.back(), b);
+    });
+    order.push_back(*next);
+    rest.erase(next);
+  }
   return order;
 }
 
@@ -71,6 +89,8 @@ void ShareCores(const std::vector<const Core*>& cores, const std::vector<RankBin
       ++ranks[i]->cores;
     }
     ranks[i]->numa = cores[first]->numa;
+    const size_t last = std::min(first + each, cores.size()) - 1;
+    ranks[i]->memory_node = cores[last]->numa == cores[first]->numa ? cores[first]->numa : -1;
   }
 }
 
@@ -100,15 +120,17 @@ void ObeyQuota(const Topology& topology, RankPlan* plan) {
   const int usable = CpusWithin(topology.cpu_quota, static_cast<int>(topology.cores.size()));
   for (RankBinding& rank : plan->ranks) {
     rank.cpus.clear();
+    rank.memory_node = -1;
     rank.cores = std::max(1, usable / static_cast<int>(plan->ranks.size()));
   }
 }
 
-// The fastest active port; null: none.
+// The fastest port that is active, or may be; null: none.
 const NicPort* BestPort(const Nic& nic) {
   const NicPort* best = nullptr;
   for (const NicPort& port : nic.ports) {
-    if (port.state == "ACTIVE" && (best == nullptr || port.rate_gbps > best->rate_gbps)) {
+    if ((port.state == "ACTIVE" || port.state.empty()) &&
+        (best == nullptr || port.rate_gbps > best->rate_gbps)) {
       best = &port;
     }
   }
@@ -122,7 +144,31 @@ bool CanCarry(const NicPort& port) {
                      [](const Gid& gid) { return gid.type == "RoCE v2"; });
 }
 
-// The NICs among which ranks choose by distance.
+void BindNic(const Topology& topology, const std::vector<const Nic*>& nics, RankBinding* rank,
+             std::map<std::string, int>* uses) {
+  const Nic* best = nullptr;
+  std::tuple<PciDistance, int> best_key;
+  for (const Nic* const candidate : nics) {
+    const Nic& nic = *candidate;
+    const Gpu* const gpu = rank->gpu < 0 ? nullptr : &topology.gpus[static_cast<size_t>(rank->gpu)];
+    const PciDistance distance =
+        gpu == nullptr ? DistanceBetween({}, rank->numa, {}, nic.numa)
+                       : DistanceBetween(gpu->pci_path, gpu->numa, nic.pci_path, nic.numa);
+    const std::tuple<PciDistance, int> key{distance, (*uses)[NicLabel(nic)]};
+    if (best == nullptr || key < best_key) {
+      best = &nic;
+      best_key = key;
+    }
+  }
+  if (best != nullptr) {
+    rank->nic = best->name;
+    rank->nic_pci = best->pci;
+    ++(*uses)[NicLabel(*best)];
+  }
+}
+
+}  // namespace
+
 std::vector<const Nic*> UsableNics(const Topology& topology) {
   std::vector<std::pair<const Nic*, const NicPort*>> nics;
   double fastest = 0;
@@ -153,30 +199,6 @@ std::vector<const Nic*> UsableNics(const Topology& topology) {
   return usable;
 }
 
-void BindNic(const Topology& topology, const std::vector<const Nic*>& nics, RankBinding* rank,
-             std::map<std::string, int>* uses) {
-  const Nic* best = nullptr;
-  std::tuple<PciDistance, int> best_key;
-  for (const Nic* const candidate : nics) {
-    const Nic& nic = *candidate;
-    const Gpu* const gpu = rank->gpu < 0 ? nullptr : &topology.gpus[static_cast<size_t>(rank->gpu)];
-    const PciDistance distance =
-        gpu == nullptr ? DistanceBetween({}, rank->numa, {}, nic.numa)
-                       : DistanceBetween(gpu->pci_path, gpu->numa, nic.pci_path, nic.numa);
-    const std::tuple<PciDistance, int> key{distance, (*uses)[nic.name]};
-    if (best == nullptr || key < best_key) {
-      best = &nic;
-      best_key = key;
-    }
-  }
-  if (best != nullptr) {
-    rank->nic = best->name;
-    ++(*uses)[best->name];
-  }
-}
-
-}  // namespace
-
 absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
   if (ranks < 1) {
     return absl::InvalidArgumentError(
@@ -186,7 +208,7 @@ absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
     return absl::InvalidArgumentError("the topology has no core");
   }
   RankPlan plan;
-  const std::vector<size_t> order = GpuOrder(topology);
+  const std::vector<size_t> order = OrderGpus(topology);
   plan.gpus_shared = !order.empty() && static_cast<size_t>(ranks) > order.size();
   plan.ranks.resize(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -206,6 +228,7 @@ absl::StatusOr<RankPlan> BindRanks(const Topology& topology, int ranks) {
   const std::vector<const Nic*> nics = UsableNics(topology);
   std::map<std::string, int> uses;
   for (RankBinding& rank : plan.ranks) {
+    rank.memory_node = topology.numa_nodes.size() > 1 ? rank.memory_node : -1;
     BindNic(topology, nics, &rank, &uses);
   }
   // Replaces positions, which `gpu` held up to here, by NVML's indices.

@@ -3,56 +3,195 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "base/console/command_line.h"
+#include "base/dl/verbs.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/doctor.h"
 #include "launcher/topology/format.h"
+#include "launcher/topology/nccl_topology.h"
+#include "launcher/topology/network_profile.h"
+#include "launcher/topology/switch_tree.h"
 #include "launcher/topology/topology.h"
 
 namespace dtrain::launcher {
-int TopoMain(const std::vector<std::string>& arguments) {
-  CLI::App app("Shows the hardware of this node: cores, NUMA nodes, GPUs with NVLink, RDMA NICs.",
-               "dtrain topo");
+namespace {
+
+struct TopoFlags {
   bool json = false;
   int ranks = 0;
-  app.add_flag("--json", json, "Print one JSON object instead of tables. Default: off");
-  app.add_option("--nproc-per-node", ranks,
+  std::string hwloc_xml;
+  std::string nccl_xml;
+  std::string sysfs;
+  std::string write_nccl_xml;
+  std::string topology_conf;
+  std::string host;
+  std::string profile;
+};
+
+// Everything that the command shows.
+struct TopoReport {
+  Topology topology;
+  std::optional<NcclElement> nccl;  // The file that was read, as it is.
+  std::optional<RankPlan> plan;
+  std::optional<SwitchTree> switches;
+  std::vector<ProfileVariable> variables;
+};
+
+void AddTopoFlags(CLI::App& app, TopoFlags& flags) {
+  const auto add = [&app](const char* name, const char* placeholder, std::string& value,
+                          const char* text) {
+    return app.add_option(name, value, text)->option_text(placeholder);
+  };
+  app.add_flag("--json", flags.json, "Print one JSON object instead of tables. Default: off");
+  app.add_option("--nproc-per-node", flags.ranks,
                  "Also show the cores, GPU and NIC of each of N ranks. Default: no ranks")
       ->check(CLI::Range(1, 4096));
+  CLI::Option* const hwloc = add("--hwloc-xml", "FILE", flags.hwloc_xml,
+                                 "Show the machine of this file, which lstopo has written, in "
+                                 "place of this one. Default: this machine");
+  CLI::Option* const nccl = add("--nccl-xml", "FILE", flags.nccl_xml,
+                                "Show the machine of this topology file of NCCL. Default: this "
+                                "machine");
+  add("--sysfs", "DIR", flags.sysfs,
+      "Show the machine whose /sys was copied to this folder. Default: this machine")
+      ->excludes(hwloc)
+      ->excludes(nccl);
+  hwloc->excludes(nccl);
+  add("--write-nccl-xml", "FILE", flags.write_nccl_xml,
+      "Write the topology as a file for NCCL_TOPO_FILE; - writes it to stdout and shows nothing "
+      "else. Default: not written");
+  add("--topology-conf", "FILE", flags.topology_conf,
+      "Also show the switches of the cluster, by a file of the form of Slurm's topology.conf. "
+      "Default: none");
+  add("--host", "NAME", flags.host,
+      "The name of this node in the file of --topology-conf. Default: its host name");
+  add("--network-profile", "NAME", flags.profile,
+      "Also show the variables for NCCL that this kind of network needs: oci, gcp, aws-efa, azure "
+      "or roce-generic. Default: none");
   app.footer(
+      "What is not known reads \"unknown\".\n\n"
       "Examples:\n"
       "  dtrain topo\n"
       "  dtrain topo --nproc-per-node 8\n"
-      "  dtrain topo --json | jq .gpus");
+      "  dtrain topo --json | jq .gpus\n"
+      "  dtrain topo --write-nccl-xml node.xml\n"
+      "  dtrain topo --nccl-xml node.xml --nproc-per-node 8\n"
+      "  dtrain topo --topology-conf /etc/slurm/topology.conf");
+}
+
+// Reads the machine, or the file or folder that stands for one.
+absl::Status ReadMachine(const TopoFlags& flags, TopoReport* report) {
+  if (!flags.hwloc_xml.empty()) {
+    DT_ASSIGN_OR_RETURN(report->topology, ReadHwlocFile(flags.hwloc_xml));
+  } else if (!flags.nccl_xml.empty()) {
+    DT_ASSIGN_OR_RETURN(report->nccl, ReadNcclFile(flags.nccl_xml));
+    DT_ASSIGN_OR_RETURN(report->topology, FromNccl(*report->nccl, flags.nccl_xml));
+  } else if (!flags.sysfs.empty()) {
+    DT_ASSIGN_OR_RETURN(report->topology, ReadSysfsRoot(flags.sysfs));
+  } else {
+    TopologyOptions options;
+    options.read_pci = true;
+    const auto verbs = Verbs::Open();
+    options.verbs = verbs.ok() ? *verbs : nullptr;
+    DT_ASSIGN_OR_RETURN(report->topology, ReadTopology(options));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TopoReport> MakeReport(const TopoFlags& flags) {
+  constexpr size_t kSwitchFileBytesMax = 16U << 20;
+  TopoReport report;
+  if (!flags.profile.empty()) {
+    DT_RETURN_IF_ERROR(CheckNetworkProfile(flags.profile));
+  }
+  if (!flags.topology_conf.empty()) {
+    DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.topology_conf, kSwitchFileBytesMax));
+    DT_ASSIGN_OR_RETURN(report.switches, SwitchTree::Parse(text, flags.topology_conf));
+  }
+  DT_RETURN_IF_ERROR(ReadMachine(flags, &report));
+  if (flags.ranks > 0) {
+    DT_ASSIGN_OR_RETURN(report.plan, BindRanks(report.topology, flags.ranks));
+  }
+  if (!flags.profile.empty()) {
+    const bool is_file = !report.topology.file.empty();
+    report.variables = ProfileVariables(flags.profile, report.topology,
+                                        is_file ? ProfileFacts() : ReadProfileFacts({}), {});
+  }
+  return report;
+}
+
+// The host that the file of switches is to name.
+std::string HostOf(const TopoFlags& flags, const TopoReport& report) {
+  return flags.host.empty() ? report.topology.host : flags.host;
+}
+
+void PrintJson(const TopoFlags& flags, const TopoReport& report) {
+  Json object = TopologyJson(report.topology);
+  if (report.plan.has_value()) {
+    object["rank_plan"] = RankPlanJson(*report.plan);
+  }
+  if (report.switches.has_value()) {
+    object["cluster"] = SwitchesJson(*report.switches, HostOf(flags, report));
+  }
+  if (!flags.profile.empty()) {
+    object["network_profile"] = {{"name", flags.profile},
+                                 {"variables", VariablesJson(report.variables)}};
+  }
+  std::printf("%s\n", DumpJson(object, 2).c_str());
+}
+
+void PrintText(const TopoFlags& flags, const TopoReport& report) {
+  std::fputs(FormatTopology(report.topology).c_str(), stdout);
+  if (report.plan.has_value()) {
+    std::printf("\n%s", FormatRankPlan(report.topology, *report.plan).c_str());
+  }
+  if (report.switches.has_value()) {
+    std::printf("\n%s", FormatSwitches(*report.switches, HostOf(flags, report)).c_str());
+  }
+  if (!flags.profile.empty()) {
+    std::printf("\n  network profile %s:\n", flags.profile.c_str());
+    for (const std::string& line : DescribeVariables(report.variables)) {
+      std::printf("  %s\n", line.c_str());
+    }
+  }
+}
+
+}  // namespace
+
+int TopoMain(const std::vector<std::string>& arguments) {
+  CLI::App app(
+      "Shows the hardware of this node or of a file: cores, caches, NUMA nodes, the PCI tree, GPUs "
+      "with NVLink and their state, RDMA NICs, and how near they are to one another.",
+      "dtrain topo");
+  TopoFlags flags;
+  AddTopoFlags(app, flags);
   if (const auto code = ParseCommandLine(app, arguments)) {
     return *code;
   }
-  const auto topology = ReadTopology();
-  if (!topology.ok()) {
-    return EndOf("dtrain topo", topology.status());
+  const absl::StatusOr<TopoReport> report = MakeReport(flags);
+  if (!report.ok()) {
+    return EndOf("dtrain topo", report.status());
   }
-  RankPlan plan;
-  if (ranks > 0) {
-    auto bound = BindRanks(*topology, ranks);
-    if (!bound.ok()) {
-      return EndOf("dtrain topo", bound.status());
+  if (!flags.write_nccl_xml.empty()) {
+    const std::string text =
+        FormatNcclXml(report->nccl.has_value() ? *report->nccl : ToNccl(report->topology));
+    if (flags.write_nccl_xml == "-") {
+      std::fputs(text.c_str(), stdout);
+      return kExitOk;
     }
-    plan = *std::move(bound);
-  }
-  if (json) {
-    Json object = TopologyJson(*topology);
-    if (ranks > 0) {
-      object["rank_plan"] = RankPlanJson(plan);
+    if (const absl::Status written = WriteFileAtomic(flags.write_nccl_xml, text); !written.ok()) {
+      return EndOf("dtrain topo", written);
     }
-    std::printf("%s\n", DumpJson(object, 2).c_str());
-    return kExitOk;
   }
-  std::fputs(FormatTopology(*topology).c_str(), stdout);
-  if (ranks > 0) {
-    std::printf("\n%s", FormatRankPlan(*topology, plan).c_str());
+  if (flags.json) {
+    PrintJson(flags, *report);
+  } else {
+    PrintText(flags, *report);
   }
   return kExitOk;
 }

@@ -9,7 +9,9 @@
 
 namespace dtrain::launcher {
 
-// [--json] [--nproc-per-node N]: prints the node and, with N, where N ranks would run.
+// Prints this node, or that of --hwloc-xml, --nccl-xml or --sysfs. With N of --nproc-per-node also
+// where N ranks would run, with --topology-conf the cluster's switches, with --network-profile the
+// variables.
 int TopoMain(const std::vector<std::string>& arguments);
 
 // [--json]: prints the findings. kExitUsage (64) when there is a problem, so that scripts can test

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/dl/cuda_versions.h"
+#include "launcher/topology/distance.h"
 #include "launcher/topology/doctor.h"
 #include "launcher/topology/format.h"
 
@@ -96,6 +97,38 @@ Finding DriverFinding(const Topology& topology, const DoctorFacts& facts) {
   return finding;
 }
 
+// A finding for a GPU that a driver calls damaged or that has lost links; nothing for others.
+void HealthFinding(const Gpu& gpu, std::vector<Finding>* findings) {
+  const NvmlHealth& health = gpu.health;
+  const std::string name = absl::StrCat("GPU ", gpu.index);
+  if (health.remap_failed.value_or(false)) {
+    findings->push_back({name, Verdict::kProblem,
+                         "a row of its memory is bad and could not be replaced",
+                         "have the GPU replaced: results may be wrong"});
+  } else if (health.remap_pending.value_or(false)) {
+    findings->push_back({name, Verdict::kWarning, "a bad row of its memory waits to be replaced",
+                         "reset the GPU or restart the node, which replaces the row"});
+  }
+  if (health.ecc_uncorrected.value_or(0) > 0) {
+    findings->push_back({name, Verdict::kWarning,
+                         absl::StrCat(*health.ecc_uncorrected,
+                                      " uncorrectable memory errors since the driver "
+                                      "was loaded"),
+                         "reset the GPU, and have it replaced if they return"});
+  }
+  if (health.nvlinks_down.value_or(0) > 0 &&
+      gpu.nvlinks.size() + gpu.nvlinks_by_switch.size() > 0) {
+    findings->push_back({name, Verdict::kWarning,
+                         absl::StrCat(*health.nvlinks_down, " of its NVLinks are down"),
+                         "restart the node, and have it looked at if they stay down"});
+  }
+  const std::string fabric = health.fabric_state.value_or("completed");
+  if (fabric != "completed" && fabric != "not supported") {
+    findings->push_back({name, Verdict::kProblem, absl::StrCat("its NVSwitch fabric: ", fabric),
+                         "start nvidia-fabricmanager: without it CUDA cannot use the GPU"});
+  }
+}
+
 void GpuFindings(const Topology& topology, const DoctorFacts& facts,
                  std::vector<Finding>* findings) {
   if (topology.gpus.empty()) {
@@ -108,6 +141,7 @@ void GpuFindings(const Topology& topology, const DoctorFacts& facts,
     findings->push_back(DriverFinding(topology, facts));
     std::set<std::string> names;
     for (const Gpu& gpu : topology.gpus) {
+      HealthFinding(gpu, findings);
       names.insert(gpu.name);
     }
     if (names.size() > 1) {

@@ -6,13 +6,23 @@
 #include "base/json.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/doctor.h"
+#include "launcher/topology/network_profile.h"
+#include "launcher/topology/switch_tree.h"
 #include "launcher/topology/topology.h"
 
 namespace dtrain::launcher {
 
-// Aligned tables: cores by NUMA node, GPUs with their links, NICs with distances, notes.
+// Aligned tables: cores by NUMA node, caches, GPUs with their links and state, NICs with addresses
+// and errors, who is how near to whom, the PCI tree, notes. What is not known reads "unknown", in
+// JSON too.
 std::string FormatTopology(const Topology& topology);
 Json TopologyJson(const Topology& topology);
+
+// The switches, each indented by its depth and with its nodes, and the place of `host`.
+std::string FormatSwitches(const SwitchTree& tree, const std::string& host);
+Json SwitchesJson(const SwitchTree& tree, const std::string& host);
+
+Json VariablesJson(const std::vector<ProfileVariable>& variables);
 
 std::string FormatRankPlan(const Topology& topology, const RankPlan& plan);
 Json RankPlanJson(const RankPlan& plan);

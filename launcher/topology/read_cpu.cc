@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <memory>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "launcher/topology/read_pci.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -34,16 +36,18 @@ absl::StatusOr<Handle> Load(const TopologyOptions& options) {
         absl::StrCat("hwloc cannot read the synthetic topology \"", options.hwloc_synthetic,
                      "\"; an example: \"pack:2 numa:1 core:4 pu:2\""));
   }
+  if (options.read_pci) {
+    // Hwloc's plugins would open CUDA, OpenCL and displays to name devices.
+    for (const char* const plugin : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
+      (void)hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
+    }
+    (void)hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
+  }
   if (hwloc_topology_load(raw) != 0) {
     return absl::UnavailableError(
         absl::StrCat("hwloc_topology_load: ", ErrnoStatus(errno, "hwloc").message()));
   }
   return handle;
-}
-
-int NumaOf(hwloc_obj_t object) {
-  const int first = object->nodeset == nullptr ? -1 : hwloc_bitmap_first(object->nodeset);
-  return first < 0 ? 0 : first;
 }
 
 std::vector<int> CpusOf(hwloc_const_bitmap_t set) {
@@ -54,7 +58,68 @@ std::vector<int> CpusOf(hwloc_const_bitmap_t set) {
   return cpus;
 }
 
+std::string InfoText(hwloc_obj_t object, const char* name) {
+  const char* const value = object == nullptr ? nullptr : hwloc_obj_get_info_by_name(object, name);
+  return value == nullptr ? "" : value;
+}
+
+int InfoNumber(hwloc_obj_t object, const char* name) {
+  int value = -1;
+  return absl::SimpleAtoi(InfoText(object, name), &value) ? value : -1;
+}
+
+void ReadCaches(hwloc_topology_t raw, Topology* topology) {
+  for (hwloc_obj_type_t type = HWLOC_OBJ_L1CACHE; type <= HWLOC_OBJ_L3ICACHE;
+       type = static_cast<hwloc_obj_type_t>(type + 1)) {
+    for (hwloc_obj_t object = nullptr;
+         (object = hwloc_get_next_obj_by_type(raw, type, object)) != nullptr;) {
+      const auto& attr = object->attr->cache;
+      Cache cache;
+      cache.level = static_cast<int>(attr.depth);
+      cache.kind = attr.type == HWLOC_OBJ_CACHE_UNIFIED ? "unified"
+                   : attr.type == HWLOC_OBJ_CACHE_DATA  ? "data"
+                                                        : "instruction";
+      cache.bytes = attr.size;
+      cache.line_bytes = static_cast<int>(attr.linesize);
+      cache.cpus = CpusOf(object->cpuset);
+      topology->caches.push_back(std::move(cache));
+    }
+  }
+}
+
+void ReadCpuKind(hwloc_topology_t raw, Topology* topology) {
+  const hwloc_obj_t package = hwloc_get_obj_by_type(raw, HWLOC_OBJ_PACKAGE, 0);
+  topology->cpu_model = InfoText(package, "CPUModel");
+  topology->cpu_kind.vendor = InfoText(package, "CPUVendor");
+  topology->cpu_kind.family = InfoNumber(package, "CPUFamilyNumber");
+  topology->cpu_kind.model = InfoNumber(package, "CPUModelNumber");
+  topology->cpu_kind.arch = InfoText(hwloc_get_root_obj(raw), "Architecture");
+}
+
+void ReadNumaNodes(hwloc_topology_t raw, Topology* topology) {
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    const uint64_t bytes = node->attr->numanode.local_memory;
+    topology->numa_nodes.push_back({static_cast<int>(node->os_index), bytes, CpusOf(node->cpuset)});
+    topology->memory_bytes += bytes;
+  }
+}
+
+int NumaOf(hwloc_obj_t object) {
+  const int first = object->nodeset == nullptr ? -1 : hwloc_bitmap_first(object->nodeset);
+  return first < 0 ? 0 : first;
+}
+
 }  // namespace
+
+int NumaOfDevice(hwloc_obj* object) {
+  while (object != nullptr && object->nodeset == nullptr) {
+    object = object->parent;
+  }
+  return object == nullptr || hwloc_bitmap_weight(object->nodeset) != 1
+             ? -1
+             : hwloc_bitmap_first(object->nodeset);
+}
 
 absl::Status ReadCpu(const TopologyOptions& options, Topology* topology) {
   DT_ASSIGN_OR_RETURN(const Handle handle, Load(options));
@@ -85,16 +150,15 @@ absl::Status ReadCpu(const TopologyOptions& options, Topology* topology) {
   }
   hwloc_bitmap_free(bound);
   hwloc_bitmap_free(usable);
-  for (hwloc_obj_t node = nullptr;
-       (node = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
-    const uint64_t bytes = node->attr->numanode.local_memory;
-    topology->numa_nodes.push_back({static_cast<int>(node->os_index), bytes});
-    topology->memory_bytes += bytes;
+  ReadNumaNodes(raw, topology);
+  ReadCaches(raw, topology);
+  ReadCpuKind(raw, topology);
+  if (!options.hwloc_xml.empty()) {
+    topology->host = InfoText(hwloc_get_root_obj(raw), "HostName");
   }
-  const hwloc_obj_t first = hwloc_get_obj_by_type(raw, HWLOC_OBJ_PACKAGE, 0);
-  const char* const model =
-      first == nullptr ? nullptr : hwloc_obj_get_info_by_name(first, "CPUModel");
-  topology->cpu_model = model == nullptr ? "" : model;
+  if (options.read_pci) {
+    ReadHwlocPci(raw, !options.hwloc_xml.empty(), topology);
+  }
   if (topology->cores.empty()) {
     return absl::UnavailableError("hwloc finds no core that this process may use");
   }

@@ -7,17 +7,26 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 
 namespace dtrain::launcher {
-namespace {
 
-// "0000:1b:00.0".
-bool IsPciAddress(const std::string& name) {
-  return name.size() == 12 && name[4] == ':' && name[7] == ':' && name[10] == '.';
+bool IsPciAddress(absl::string_view name) {
+  constexpr absl::string_view kForm = "xxxx:xx:xx.x";
+  if (name.size() != kForm.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < kForm.size(); ++i) {
+    const bool fits = kForm[i] == 'x' ? absl::ascii_isxdigit(static_cast<unsigned char>(name[i]))
+                                      : name[i] == kForm[i];
+    if (!fits) {
+      return false;
+    }
+  }
+  return true;
 }
-
-}  // namespace
 
 std::optional<std::string> ReadSysfs(const std::string& path) {
   const auto text = ReadFile(path, 64 << 10);
@@ -66,6 +75,27 @@ std::vector<std::string> PciPath(const std::string& path) {
     }
   }
   return !parts.empty() && IsPciAddress(parts.back()) ? parts : std::vector<std::string>();
+}
+
+absl::StatusOr<std::vector<int>> ParseCpuList(absl::string_view text) {
+  constexpr int kCpuMax = 65535;
+  std::vector<int> cpus;
+  for (const absl::string_view range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+    int first = 0;
+    int last = 0;
+    if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
+        !absl::SimpleAtoi(ends.back(), &last) || first < 0 || last < first || last > kCpuMax ||
+        cpus.size() > kCpuMax) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "list of CPUs \"%s\"; allowed: numbers from 0 to %d and ranges, such as 0-3,8", text,
+          kCpuMax));
+    }
+    for (int cpu = first; cpu <= last; ++cpu) {
+      cpus.push_back(cpu);
+    }
+  }
+  return cpus;
 }
 
 }  // namespace dtrain::launcher

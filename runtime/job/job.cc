@@ -9,6 +9,7 @@
 
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -17,10 +18,12 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/system/cgroup.h"
+#include "base/system/crash_stack.h"
 #include "base/system/hidden_tiles.h"
 #include "base/system/kept_heap.h"
 #include "base/system/resource_limits.h"
 #include "base/version.h"
+#include "comm/call_timeout.h"
 #include "runtime/job/error_file.h"
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
@@ -94,7 +97,7 @@ absl::Status StartFlightDumper(Job::State& state) {
                    {"pid", getpid()},
                    {"attempt", state.env.attempt}};
   DT_ASSIGN_OR_RETURN(state.flight, comm::FlightDumper::Start(std::move(options)));
-  comm::FlightDumper::DumpOnSignal(SIGUSR2);
+  WriteStackAtSignal(SIGUSR2, comm::FlightDumper::RequestForSignal);
   return absl::OkStatus();
 }
 
@@ -186,6 +189,27 @@ void ConnectAgent(Job::State& state) {
   AgentMessage hello{.kind = AgentMessage::Kind::kHello, .rank = env.rank, .pid = getpid()};
   hello.text = state.run_dir;
   state.agent.Send(hello);
+  state.heartbeat = std::make_unique<Heartbeat>(state.agent, env.rank);
+}
+
+// A link that the hardware rides out, or a pause of the program, is no hang yet: what a collective
+// would wait for is waited for here too.
+HangLimits HangLimitsOf(const Job::State& state) {
+  const Config& config = *state.config;
+  comm::CallCarriers carriers{.gpu = !state.device->is_host()};
+  if (absl::EndsWith(state.group->transport(), "rdma")) {
+    carriers.rdma.emplace();
+  }
+  std::optional<absl::Duration> least;
+  if (const auto seconds = config.comm_timeout_min_seconds(); seconds.has_value()) {
+    least = absl::Seconds(*seconds);
+  }
+  const double patience_s = absl::ToDoubleSeconds(comm::LeastTimeout(least, carriers));
+  // A GPU's host runs ahead of it, so its steps' times say little of how long a phase may take.
+  const double unless_set = carriers.gpu ? patience_s : -1;
+  return {.fixed_s = config.comm_hang_timeout_seconds().value_or(unless_set),
+          .patience_s = patience_s,
+          .slow_s = config.comm_timeout_seconds()};
 }
 
 // All that may fail before a group tells the ranks of each other's end.
@@ -243,6 +267,7 @@ absl::Status JoinJob(Job::State& state, const JobOptions& options, const Environ
   DT_RETURN_IF_ERROR(OpenDevice(state, world));  // Before LibTorch is asked for anything.
   DT_RETURN_IF_ERROR(SetUpLibTorch(state, environment));
   SayWarnings(state);
+  state.heartbeat->Start(HangLimitsOf(state));
   return absl::OkStatus();
 }
 
@@ -295,15 +320,9 @@ comm::Group& Job::group() { return *state_->group; }
 at::Device Job::device() const { return state_->device->tensors(); }
 
 void Job::Beat(const char* phase, int64_t step) {
-  if (!state_->agent.connected()) {
-    return;
+  if (state_->heartbeat != nullptr) {
+    state_->heartbeat->Mark(phase, step);
   }
-  state_->agent.Send({.kind = AgentMessage::Kind::kBeat,
-                      .rank = state_->env.rank,
-                      .pid = getpid(),
-                      .step = step,
-                      .collective = state_->group == nullptr ? 0 : state_->group->sequence(),
-                      .phase = phase});
 }
 
 int Job::stop_signal() const {

@@ -16,6 +16,7 @@
 #include "comm/net/store.h"
 #include "dtrain/job.h"
 #include "runtime/device/device.h"
+#include "runtime/job/heartbeat.h"
 #include "runtime/job/micro_batch_seed.h"
 #include "runtime/job/rendezvous.h"
 #include "runtime/job/slow_products.h"
@@ -34,6 +35,7 @@ struct Job::State {
 
   bool accepts(absl::string_view key) const;  // Whether one of them is of `key`.
   AgentChannel agent;
+  std::unique_ptr<Heartbeat> heartbeat;        // Null in a test's job.
   std::unique_ptr<Rendezvous> rendezvous;      // Null when alone.
   std::unique_ptr<comm::FlightDumper> flight;  // Outlives the group, whose calls it writes down.
   std::unique_ptr<comm::Group> group;

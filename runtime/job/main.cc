@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "base/system/crash_stack.h"
 #include "base/system/resource_limits.h"
 #include "runtime/job/arguments.h"
 #include "runtime/job/exception_status.h"
@@ -81,6 +82,7 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
     return kExitOk;
   }
   EndWithALineAtLimits();
+  WriteStackAtCrash();
   InstallStopSignals();
   auto job = CreateJob(arguments->options);
   const absl::Status status =

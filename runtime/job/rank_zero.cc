@@ -40,10 +40,8 @@ Json AnswerOf(const absl::Status& error) {
 }
 
 void SayAccepted(const RunDirectory& directory) {
-  const Json& all = directory.accepted_changes;
-  for (size_t i = all.size() - directory.accepted_now; i < all.size(); ++i) {
-    DT_LOG(Warning) << "accepted a change of the run: " << all[i]["key"].get<std::string>()
-                    << " was " << DumpJson(all[i]["was"]) << ", now " << DumpJson(all[i]["now"]);
+  for (const std::string& change : directory.accepted_now) {
+    DT_LOG(Warning) << "accepted a change of the run: " << change;
   }
 }
 

@@ -82,7 +82,7 @@ absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& con
            {"now", difference.now},
            {"attempt", options.attempt},
            {"time", absl::FormatTime(absl::Now(), absl::UTCTimeZone())}});
-      ++directory.accepted_now;
+      directory.accepted_now.push_back(difference.text);
       continue;
     }
     const bool may_be = plan::IsAcceptable(difference);

@@ -1,7 +1,6 @@
 // The run directory: one folder a run, made or resumed by rank 0.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -27,10 +26,9 @@ struct RunDirectory {
   std::string path;
   std::string run_id;
   bool resumed = false;
-  // The changes of all resumes, in order: {"key", "was", "now", "attempt", "time"}. This one made
-  // the last `accepted_now` of them.
+  // The changes of all resumes, in order: {"key", "was", "now", "attempt", "time"}.
   Json accepted_changes = Json::array();
-  size_t accepted_now = 0;
+  std::vector<std::string> accepted_now;  // Those that this one made: "KEY was X, now Y".
 };
 
 // Only rank 0 calls it. Writes config.json and run.json. FailedPrecondition when the directory

@@ -149,6 +149,58 @@ TEST(AgentMessage, EveryKindAndNumberIsReadBack) {
   }
 }
 
+TEST(AgentMessage, ABeatCarriesProgressTimesAndLimits) {
+  AgentMessage message;
+  message.marks = 9;
+  message.groups = {{.group = "world", .entered = 8, .left = 7, .call = "all_reduce \"b\""},
+                    {.group = "part", .entered = 2, .left = 2, .call = "barrier"}};
+  message.times = {.step = 4,
+                   .whole_s = 1.5,
+                   .data_s = 0.25,
+                   .forward_s = 0.5,
+                   .backward_s = 0.625,
+                   .update_s = 0.125};
+  message.limits = {.fixed_s = -1, .patience_s = 10, .slow_s = 600};
+  const auto parsed = AgentMessage::Parse(message.Encode());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->marks, 9U);
+  ASSERT_EQ(parsed->groups.size(), 2U);
+  EXPECT_EQ(parsed->groups[0].group, "world");
+  EXPECT_EQ(parsed->groups[0].call, "all_reduce \"b\"");
+  EXPECT_TRUE(parsed->groups[0].inside());
+  EXPECT_FALSE(parsed->groups[1].inside());
+  EXPECT_EQ(parsed->times.step, 4);
+  EXPECT_EQ(parsed->times.whole_s, 1.5);
+  EXPECT_EQ(parsed->times.data_s, 0.25);
+  EXPECT_EQ(parsed->times.forward_s, 0.5);
+  EXPECT_EQ(parsed->times.backward_s, 0.625);
+  EXPECT_EQ(parsed->times.update_s, 0.125);
+  EXPECT_EQ(parsed->limits.fixed_s, -1);
+  EXPECT_EQ(parsed->limits.patience_s, 10);
+  EXPECT_EQ(parsed->limits.slow_s, 600);
+}
+
+TEST(AgentMessage, ManyGroupsAndLongCallsStayOneDatagram) {
+  AgentMessage message;
+  for (int i = 0; i < 100; ++i) {
+    message.groups.push_back({.group = std::string(1000, 'g'), .call = std::string(1000, 'c')});
+  }
+  const auto parsed = AgentMessage::Parse(message.Encode());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->groups.size(), AgentMessage::kGroupsMax);
+  EXPECT_LT(message.Encode().size(), 8192U);
+}
+
+TEST(AgentMessage, ProgressOfAWrongFormCountsAsAbsent) {
+  const auto message = AgentMessage::Parse(
+      R"({"kind":"beat","groups":[1,{"group":3}],"times_step":2,"times":[1],"limits":"x"})");
+  ASSERT_TRUE(message.ok());
+  ASSERT_EQ(message->groups.size(), 1U);
+  EXPECT_EQ(message->groups[0].group, "");
+  EXPECT_EQ(message->times.whole_s, 0);
+  EXPECT_EQ(message->limits.slow_s, 0);
+}
+
 TEST(AgentMessage, ParseRefusesWhatNoRankSends) {
   for (const char* const line : {"", "[]", "{}", "{\"kind\":\"dance\"}", "{\"kind\":5}", "beat"}) {
     EXPECT_EQ(AgentMessage::Parse(line).status().code(), absl::StatusCode::kInvalidArgument)

@@ -5,7 +5,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/system/available_memory.h"
@@ -40,6 +44,19 @@ TEST_F(CgroupTest, WithoutFilesThereIsNoLimit) {
   EXPECT_EQ(CpuQuota(roots_), kNoCpuQuota);
   EXPECT_EQ(ReadAvailableMemory(roots_).bytes(), 3000 * 1024);
   EXPECT_EQ(ReadAvailableMemory(roots_).machine_total_bytes, 4000 * 1024);
+}
+
+TEST_F(CgroupTest, AreThoseOfThisProcessAndAllAbove) {
+  IsIn("3:cpu,cpuacct:/a\n2:memory:/m\n0::/pod/box\n");
+  std::vector<std::string> found;
+  for (const CgroupFolder& cgroup : CgroupFolders("cpu", roots_)) {
+    found.push_back(absl::StrCat(cgroup.version, " ", cgroup.path, " ", cgroup.folder));
+  }
+  const std::string root = roots_.cgroup;
+  EXPECT_EQ(found, (std::vector<std::string>{"1 /a " + root + "/cpu,cpuacct/a",
+                                             "1 / " + root + "/cpu,cpuacct/",
+                                             "2 /pod/box " + root + "/pod/box",
+                                             "2 /pod " + root + "/pod", "2 / " + root + "/"}));
 }
 
 TEST_F(CgroupTest, TheQuotaOfVersion2IsItsTimePerPeriod) {
@@ -152,6 +169,23 @@ TEST_F(CgroupTest, MemoryThatCannotBeReadIsWithoutLimit) {
   Write("proc/meminfo", "MemTotal:  4000 kB\n");
   EXPECT_EQ(ReadAvailableMemory(roots_).machine_bytes, AvailableMemory::kNoLimit);
   EXPECT_EQ(ReadAvailableMemory(roots_).machine_total_bytes, 4000 * 1024);
+}
+
+TEST_F(CgroupTest, TheTightestLimitOnProcessesCountsWhereverItStands) {
+  EXPECT_EQ(PidsLimit(roots_), std::nullopt);
+  IsIn("0::/pod/container\n");
+  EXPECT_EQ(PidsLimit(roots_), std::nullopt) << "no file";
+  Write("cgroup/pod/container/pids.max", "max\n");
+  EXPECT_EQ(PidsLimit(roots_), std::nullopt);
+  Write("cgroup/pod/pids.max", "300\n");
+  EXPECT_EQ(PidsLimit(roots_), 300);
+  Write("cgroup/pod/container/pids.max", "200\n");
+  EXPECT_EQ(PidsLimit(roots_), 200);
+  Write("cgroup/pod/container/pids.max", "400\n");
+  EXPECT_EQ(PidsLimit(roots_), 300);
+  IsIn("5:pids:/job\n4:memory:/pod\n");
+  Write("cgroup/pids/job/pids.max", "64\n");
+  EXPECT_EQ(PidsLimit(roots_), 64);
 }
 
 TEST(CpusWithin, RoundsDownToAtLeastOne) {

@@ -202,6 +202,65 @@ TEST(Nvml, TheDriversCudaIsZeroWhereItDoesNotSay) {
   EXPECT_EQ((*Nvml::Over(old))->CudaDriverVersion(), 0);
 }
 
+TEST(Nvml, TheStateOfAGpuIsReadAndWhatItDoesNotSayHasNoValue) {
+  FakeNvml::failing = "";
+  const NvmlGpu silent = (*Nvml::Over(FakeNvml::Functions()))->Gpus()->front();
+  EXPECT_EQ(silent.compute_capability, 0);
+  EXPECT_FALSE(silent.health.temperature_c.has_value());
+  EXPECT_FALSE(silent.health.ecc_uncorrected.has_value());
+  EXPECT_FALSE(silent.health.fabric_state.has_value());
+  EXPECT_EQ(silent.health.nvlinks_down, 1) << "link 1 of the fake is disabled";
+
+  nvml::Functions f = FakeNvml::Functions();
+  f.device_get_cuda_compute_capability = [](nvml::Device*, int* major, int* minor) {
+    *major = 9;
+    *minor = 0;
+    return nvml::kSuccess;
+  };
+  f.device_get_temperature = [](nvml::Device*, int sensor, unsigned* celsius) {
+    *celsius = 41;
+    return sensor == 0 ? nvml::kSuccess : nvml::kInvalidArgument;
+  };
+  f.device_get_curr_pcie_link_width = [](nvml::Device*, unsigned* width) {
+    *width = 16;
+    return nvml::kSuccess;
+  };
+  f.device_get_total_ecc_errors = [](nvml::Device*, int type, int counter,
+                                     unsigned long long* count) {
+    *count = type == 1 ? 2 : 7;
+    return counter == 0 ? nvml::kSuccess : nvml::kInvalidArgument;
+  };
+  f.device_get_remapped_rows = [](nvml::Device*, unsigned* corrected, unsigned* uncorrected,
+                                  unsigned* is_pending, unsigned* has_failed) {
+    *corrected = 1;
+    *uncorrected = 3;
+    *is_pending = 1;
+    *has_failed = 0;
+    return nvml::kSuccess;
+  };
+  f.device_get_nvlink_error_counter = [](nvml::Device*, unsigned link, unsigned counter,
+                                         unsigned long long* count) {
+    *count = link;
+    return counter < 4 ? nvml::kSuccess : nvml::kNotSupported;
+  };
+  f.device_get_gpu_fabric_info = [](nvml::Device*, nvml::GpuFabricInfo* info) {
+    info->state = 2;
+    return nvml::kSuccess;
+  };
+  const NvmlGpu gpu = (*Nvml::Over(f))->Gpus()->front();
+  EXPECT_EQ(gpu.compute_capability, 90);
+  EXPECT_EQ(gpu.health.temperature_c, 41);
+  EXPECT_EQ(gpu.health.pcie_width, 16);
+  EXPECT_FALSE(gpu.health.pcie_generation.has_value());
+  EXPECT_EQ(gpu.health.ecc_uncorrected, 2U);
+  EXPECT_EQ(gpu.health.ecc_corrected, 7U);
+  EXPECT_EQ(gpu.health.remapped_rows, 4);
+  EXPECT_EQ(gpu.health.remap_pending, true);
+  EXPECT_EQ(gpu.health.remap_failed, false);
+  EXPECT_EQ(gpu.health.nvlink_errors, 8U) << "four counters of links 0 and 2";
+  EXPECT_EQ(gpu.health.fabric_state, "in progress");
+}
+
 TEST(Nvml, EachFailingCallIsNamedWithTheGpu) {
   for (const char* const call : {"handle", "name", "uuid", "pci"}) {
     FakeNvml::failing = call;

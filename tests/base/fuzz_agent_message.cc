@@ -16,5 +16,10 @@ std::vector<std::string> dtrain::FuzzSeeds() {
   dtrain::AgentMessage message;
   message.kind = dtrain::AgentMessage::Kind::kError;
   message.text = "why";
-  return {message.Encode(), dtrain::AgentMessage{}.Encode()};
+  dtrain::AgentMessage beat;
+  beat.marks = 3;
+  beat.groups = {{.group = "world", .entered = 2, .left = 1, .call = "barrier"}};
+  beat.times = {.step = 1, .whole_s = 0.5};
+  beat.limits = {.fixed_s = -1, .patience_s = 10, .slow_s = 600};
+  return {message.Encode(), beat.Encode(), dtrain::AgentMessage{}.Encode()};
 }

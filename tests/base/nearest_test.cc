@@ -11,6 +11,8 @@ TEST(EditDistance, CountsAnExchangeOfNeighboursOnce) {
   EXPECT_EQ(EditDistance("trian", "train"), 1U);
   EXPECT_EQ(EditDistance("comn", "comm"), 1U);
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3U);
+  EXPECT_EQ(EditDistance("stxeps", "steps"), 1U);
+  EXPECT_EQ(EditDistance("steps", "stxeps"), 1U);
 }
 
 TEST(Nearest, FindsTyposOnly) {

@@ -9,9 +9,14 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 #include <thread>
 
@@ -21,6 +26,7 @@ namespace dtrain::resource_limits_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A soft limit of this process while the object lives.
 class SoftLimit {
@@ -67,6 +73,34 @@ TEST(LimitsBehind, NamesTheLimitItsValueAndItsFlag) {
   EXPECT_EQ(LimitsBehind(ENOENT), "");
 }
 
+TEST(LimitsBehind, OfMemoryAreThoseOfAddressesAndOfData) {
+  const SoftLimit data(RLIMIT_DATA, uint64_t{1} << 59);
+  EXPECT_EQ(LimitsBehind(ENOMEM),
+            "; raise the limit of data, which is 576460752303423488 bytes (ulimit -d)");
+  const SoftLimit addresses(RLIMIT_AS, uint64_t{1} << 60);
+  const std::string of_addresses =
+      "the limit of address space, which is 1152921504606846976 bytes (ulimit -v)";
+  EXPECT_EQ(LimitsBehind(ENOMEM),
+            "; raise " + of_addresses +
+                ", or the limit of data, which is 576460752303423488 bytes (ulimit -d)");
+  EXPECT_THAT(LimitsBehind(EAGAIN), HasSubstr(of_addresses)) << "a thread needs a stack";
+}
+
+TEST(LimitsBehind, OfThreadsAreThoseOfTheContainerToo) {
+  char name[] = "/tmp/dtrain-limits-XXXXXX";
+  const std::string root = mkdtemp(name);
+  const SystemRoots roots = {.proc = root, .cgroup = root + "/cgroup"};
+  std::filesystem::create_directories(root + "/self");
+  std::filesystem::create_directories(root + "/cgroup/pod");
+  std::ofstream(root + "/self/cgroup") << "0::/pod\n";
+  std::ofstream(root + "/cgroup/pod/pids.max") << "77\n";
+  const SoftLimit processes(RLIMIT_NPROC, 5000);
+  EXPECT_THAT(LimitsBehind(EAGAIN, roots),
+              HasSubstr("(ulimit -u), or pids.max of the cgroup or container, which is 77"));
+  EXPECT_THAT(LimitsBehind(EMFILE, roots), Not(HasSubstr("pids.max")));
+  std::filesystem::remove_all(root);
+}
+
 TEST(LimitsBehind, AreInTheErrorsOfSystemCalls) {
   const SoftLimit size(RLIMIT_FSIZE, 4096);
   const absl::Status status = ErrnoStatus(EFBIG, "cannot write");
@@ -99,6 +133,10 @@ TEST(CheckThreads, NamesTheLimitOfTheUser) {
 
 TEST(CheckStack, RefusesOneThatARankWouldOutgrow) {
   EXPECT_TRUE(CheckStack().ok());
+  {
+    const SoftLimit enough(RLIMIT_STACK, 1 << 20);
+    EXPECT_TRUE(CheckStack().ok());
+  }
   const SoftLimit small(RLIMIT_STACK, (1 << 20) - 4096);
   EXPECT_EQ(ExitCodeFor(CheckStack()), kExitUsage);
   EXPECT_THAT(std::string(CheckStack().message()), HasSubstr("1044480 bytes"));
@@ -121,6 +159,8 @@ TEST(ReserveCpuTime, LeavesATenthOfAHardLimitAndASoftOneAsItIs) {
               "which is 1000 s, is used up but for 100 s, in which a save may end; raise it "
               "\\(ulimit -t\\) soft 900");
   EXPECT_EXIT(SayReserve(36000, 36000), ended, "but for 300 s, .* soft 35700");
+  EXPECT_EXIT(SayReserve(5, 5), ended, "which is 5 s, is used up but for 1 s, .* soft 4");
+  EXPECT_EXIT(SayReserve(1, 1), ended, "which is 1 s, is used up; raise it .* soft 1");
   EXPECT_EXIT(SayReserve(500, 1000), ended, "which is 1000 s, is used up but for 500 s.* soft 500");
   EXPECT_EXIT(SayReserve(500, RLIM_INFINITY), ended,
               "^the limit of CPU time, which is 500 s, is used up; raise it .* soft 500");
@@ -145,6 +185,8 @@ TEST(AllowOpenFiles, RaisesTheSoftLimitUpToTheHardOne) {
 __attribute__((noinline)) void StartAThread() {
   std::thread([] {}).join();
 }
+
+__attribute__((noinline)) void ThrowAnother() { throw std::runtime_error("another"); }
 
 TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
   EXPECT_EXIT(
@@ -171,6 +213,25 @@ TEST(EndWithALineAtLimits, AThreadThatDoesNotStartEndsTheProcessWithALine) {
 
 TEST(EndWithALineAtLimits, AFileThatMayNotGrowIsAnErrorOfItsWrite) {
   EXPECT_EXIT(WriteBeyondTheLimit(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(EndWithALineAtLimits, AProgramsOwnHandlersStay) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGXFSZ, [](int) { _exit(5); });
+        EndWithALineAtLimits();
+        std::raise(SIGXFSZ);
+      },
+      ::testing::ExitedWithCode(5), "");
+  // An exception that has nothing to do with limits goes the way that it went before.
+  EXPECT_EXIT(
+      {
+        std::set_terminate([] { _exit(6); });
+        EndWithALineAtLimits();
+        EndWithALineAtLimits();  // A second call must not make its handler its own successor.
+        []() noexcept { ThrowAnother(); }();
+      },
+      ::testing::ExitedWithCode(6), "");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/system/crash_stack.h"
 #include "comm/flight_dumper.h"
 
 namespace dtrain::comm::flight_recorder_test {
@@ -109,6 +110,31 @@ TEST(FlightRecorderTest, OneRecordHoldsAllGroupsOfTheProcessInTheOrderOfCalls) {
   EXPECT_THAT(names, ::testing::ElementsAre("first", "second", "third"));
 }
 
+TEST(ProgressOfGroupsTest, SaysWhichCollectiveEachGroupHasEnteredAndLeft) {
+  const auto world = FlightRecorder::Create({.name = "world", .rank = 0, .size = 4});
+  const auto part =
+      FlightRecorder::Create({.name = "part", .rank = 0, .size = 2, .world_ranks = {2, 3}});
+  const auto beside = FlightRecorder::Create({.name = "save", .rank = 0, .size = 4});
+  beside->SetBeside();
+  world->Started(world->Queued(AllReduceCall(1, "first")), absl::Seconds(1));
+  world->Ended(1, absl::OkStatus());
+  for (const auto& recorder : {part, beside}) {
+    recorder->Started(recorder->Queued(AllReduceCall(5, "second")), absl::Seconds(1));
+  }
+  world->Queued(AllReduceCall(2, "not entered yet"));
+  const std::vector<GroupProgress> groups = ProgressOfGroups();
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].group, "part (2 ranks from rank 2)");
+  EXPECT_TRUE(groups[0].inside());
+  EXPECT_EQ(groups[0].entered, 5U);
+  EXPECT_EQ(groups[0].left, 0U);
+  EXPECT_EQ(groups[0].call, R"(all_reduce "second" sum fp32 400 bytes as bf16)")
+      << "without the step, in which ranks may differ";
+  EXPECT_EQ(groups[1].group, "world");
+  EXPECT_FALSE(groups[1].inside());
+  EXPECT_EQ(groups[1].entered, 1U);
+}
+
 class FlightDumperTest : public ::testing::Test {
  protected:
   FlightDumperTest() { std::filesystem::remove_all(folder_); }
@@ -130,7 +156,7 @@ TEST_F(FlightDumperTest, ASignalMakesTheSleepingThreadWrite) {
   {
     auto dumper = Start();
     ASSERT_TRUE(dumper.ok()) << dumper.status();
-    FlightDumper::DumpOnSignal(SIGUSR2);
+    WriteStackAtSignal(SIGUSR2, FlightDumper::RequestForSignal);
     raise(SIGUSR2);  // The destructor waits until the requested record is written.
   }
   const Json record = Read();

@@ -176,6 +176,7 @@ class BadInput(EndToEnd):
         self.assertEqual(result.code, 0, result.output)
         self.assert_one_line(result.output, "accepted a change of the run: model.attention_dropout was ",
                              ", now 0.5")
+        self.assertNotIn("null", result.output)
         self.assertEqual(sorted(self.losses(run_dir)), [1, 2, 3])
 
     def test_what_a_run_or_its_checkpoints_do_not_fit_is_refused(self):

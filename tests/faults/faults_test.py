@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import time
+import unittest
 
 import end_to_end
-from end_to_end import BIN, EndToEnd
+import time_bounds
+from end_to_end import BIN, SMALL, EndToEnd
 from time_bounds import bound_s
 
 LONG = ["train_steps=100000", "checkpoint.interval=0"]
@@ -81,7 +83,8 @@ class Failures(EndToEnd):
 
     def test_a_stopped_rank_is_named_with_host_bucket_and_step_at_the_learnt_limit(self):
         run_dir = f"{self.folder}/stopped"
-        process = self.start(self.launch_command(2, run_dir, [*LONG, "comm.timeout_min_s=2"]))
+        process = self.start(self.launch_command(2, run_dir, [
+            *LONG, "comm.timeout_min_s=2", "comm.hang_timeout_s=0"]))
         self.await_step(run_dir, 15, process)  # The first calls of a bucket may take 60 s.
         os.kill(ranks_of(process.pid)[1], signal.SIGSTOP)
         result = self.finish(process)
@@ -94,6 +97,40 @@ class Failures(EndToEnd):
         with open(f"{run_dir}/flight/rank-0.json", encoding="utf-8") as file:
             last = json.load(file)["entries"][-1]
         self.assertIn("waiting for rank 1", json.dumps(last["dtrain"]["error"]))
+
+    def test_the_launcher_finds_a_stopped_rank_and_leaves_a_report(self):
+        run_dir = f"{self.folder}/hangs"
+        process = self.start(self.launch_command(2, run_dir, LONG))
+        self.await_step(run_dir, 30, process)
+        pids = ranks_of(process.pid)
+        os.kill(pids[1], signal.SIGSTOP)
+        start = time.monotonic()
+        result = self.finish(process)
+        self.assertLess(time.monotonic() - start, bound_s(10), "the limit of a small step is a second")
+        self.assertEqual(result.code, 75, result.output)
+        self.assertIn(f"the job hangs: rank 1 (host {os.uname().nodename}, pid {pids[1]})", result.output)
+        self.assertIn("a signal has stopped its process", result.output)
+        with open(f"{run_dir}/report.json", encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["kind"], report["first"]["rank"]), ("hang", 1))
+        waits = report["ranks"][0]
+        self.assertTrue(waits["stack"], "it was asked for and can write")
+        self.assertTrue(waits["collectives"], "SIGUSR2 writes the flight record")
+        self.assertGreater(waits["metrics"]["step"], 10)
+        self.assertEqual([t["state"] for t in report["ranks"][1]["threads"]][:1], ["T"])
+
+    @unittest.skipIf(time_bounds.FACTOR > 1, "a sanitizer ends a crash in a way of its own")
+    def test_a_crash_is_in_the_report_with_the_stack_of_the_rank(self):
+        run_dir, process = self.start_long_run("crashes")
+        os.kill(ranks_of(process.pid)[1], signal.SIGSEGV)
+        result = self.finish(process)
+        self.assertEqual(result.code, 128 + signal.SIGSEGV, result.output)
+        self.assertIn(f"report: {run_dir}/report.json", result.output)
+        with open(f"{run_dir}/report.json", encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["kind"], report["first"]["signal"]), ("signal", "SIGSEGV"))
+        self.assertEqual([e["role"] for e in report["ends"] if e["rank"] == 1], ["first"])
+        self.assertTrue(report["ranks"][1]["stack"])
 
     def test_sigusr2_writes_the_flight_records_and_sigterm_saves_what_goes_on_to_the_bit(self):
         run_dir, process = self.start_long_run("recorded")
@@ -285,8 +322,14 @@ class Records(EndToEnd):
         for name in ("train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_s",
                      "comm/exposed_ratio"):
             self.assertIn(name, steps[-1]["m"])
-        for record in steps:  # The value is missing if a busy machine disturbed its divisor.
-            self.assertLessEqual(record["m"].get("perf/gemm_fraction", 0), 1)
+        tokens = SMALL["train_batch_size"] * SMALL["data"]["sequence_length"]  # Of both ranks together.
+        for record in steps:
+            numbers = record["m"]
+            self.assertAlmostEqual(numbers["perf/tokens_per_s"] * numbers["time/step_s"] / tokens, 1, delta=1e-6)
+            self.assertAlmostEqual(numbers["comm/exposed_ratio"] * numbers["time/step_s"],
+                                   numbers["time/exposed_comm_s"], delta=1e-6)
+            # The value is missing if a busy machine disturbed its divisor.
+            self.assertLessEqual(numbers.get("perf/gemm_fraction", 0), 1)
         self.assertEqual([r["step"] for r in self.records(run_dir) if r["kind"] == "eval"], [2, 4])
         others = [r for r in self.records(run_dir, 1) if r["kind"] == "step"]
         self.assertNotIn("train/loss", others[-1]["m"])

@@ -15,38 +15,18 @@ import end_to_end
 from end_to_end import BIN, SOURCE, TIME_BOUND_S, EndToEnd
 from processes import marked_processes
 
-sys.path.insert(0, f"{SOURCE}/bench")
+sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/launches"]
 
-import links  # noqa: E402
+import ssh_hosts  # noqa: E402
 
-SSHD = "/usr/sbin/sshd"
-SSH_PORT = 2222
 ADDRESSES = {"alpha": "10.78.0.1", "beta": "10.78.0.2"}
 HOSTILE = b"it's \"$(touch x)\"\n`touch y` \\ \xff;|&*~"
 FOREVER = "trap 'echo stopped; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
 
 
-def why_not():
-    """"" when the tests can run here, else what is missing."""
-    if not os.path.exists(SSHD):
-        return f"no {SSHD} (install openssh-server)"
-    return links.why_not()
+WHY_NOT = ssh_hosts.why_not()
 
-
-WHY_NOT = why_not()
-
-SSHD_CONFIG = """Port {port}
-ListenAddress {address}
-HostKey {folder}/host_key
-AuthorizedKeysFile {folder}/key.pub
-PidFile {folder}/{host}.pid
-StrictModes no
-UsePAM no
-PasswordAuthentication no
-PermitRootLogin prohibit-password
-PrintMotd no
-PrintLastLog no
-MaxStartups 100
+SSHD_CONFIG = ssh_hosts.SSHD_CONFIG + """MaxStartups 100
 SetEnv PATH={folder}/{host}.bin:/usr/bin:/bin {mark}
 """
 
@@ -66,15 +46,7 @@ Host silent
 Host stranger
   HostName 10.78.0.2
   PubkeyAuthentication no
-Host *
-  Port {port}
-  User root
-  IdentityFile {folder}/key
-  IdentitiesOnly yes
-  StrictHostKeyChecking no
-  UserKnownHostsFile {folder}/known_hosts
-  GlobalKnownHostsFile /dev/null
-"""
+""" + ssh_hosts.SSH_CONFIG
 
 # Answers as another version of dtrain would.
 OTHER_VERSION = """#!/usr/bin/env python3
@@ -116,7 +88,7 @@ class Hosts(EndToEnd):
             run(["ip", "-n", space, "link", "set", "wire0", "up"])
         for key in ("host_key", "key"):
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{cls.folder}/{key}"])
-        write(f"{cls.folder}/ssh_config", SSH_CONFIG.format(folder=cls.folder, port=SSH_PORT))
+        write(f"{cls.folder}/ssh_config", SSH_CONFIG.format(folder=cls.folder, port=ssh_hosts.PORT))
         os.makedirs("/run/sshd", exist_ok=True)  # sshd wants it, and makes it not itself.
 
     @classmethod
@@ -135,10 +107,10 @@ class Hosts(EndToEnd):
     def start_sshd(self, host):
         path = f"{self.folder}/{host}.sshd"
         # Sessions have the test's mark; the server itself has not, for it is stopped after the check.
-        write(path, SSHD_CONFIG.format(port=SSH_PORT, address=ADDRESSES[host], folder=self.folder,
+        write(path, SSHD_CONFIG.format(port=ssh_hosts.PORT, address=ADDRESSES[host], folder=self.folder,
                                        host=host, mark=self.mark))
         with open(f"{self.folder}/{host}.log", "w", encoding="utf-8") as log:
-            server = subprocess.Popen(["ip", "netns", "exec", self.spaces[host], SSHD, "-D", "-e",
+            server = subprocess.Popen(["ip", "netns", "exec", self.spaces[host], ssh_hosts.SSHD, "-D", "-e",
                                        "-f", path], stdin=subprocess.DEVNULL, stderr=log)
         self.addCleanup(server.wait)
         self.addCleanup(server.terminate)
@@ -361,6 +333,28 @@ class Hosts(EndToEnd):
     def parent(pid):
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return int(file.read().rsplit(")", 1)[1].split()[1])
+
+    def test_an_elastic_job_goes_on_without_a_killed_host_and_takes_it_back(self):
+        script = ("echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 2 ] && exit 0; "
+                  "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done")
+        process = self.start(self.script(script, "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1"))
+        self.await_ready(process)
+        pids = run(["ip", "netns", "pids", self.spaces["beta"]], text=True).stdout.split()
+        for pid in pids:  # Its sshd, its agent and its ranks.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        self.await_that(lambda: os.path.exists(f"{self.work}/run/logs/attempt-1/rank-0.out"), process)
+        os.remove(f"{self.folder}/beta.pid")
+        self.start_sshd("beta")
+        result = self.finish(process)
+        self.assertEqual(result.code, 0, result.output)
+        self.assert_one_line(result.output, "host beta is lost")
+        self.assert_one_line(result.output, "node 1 (host ", ") is lost: the connection of its agent has ended",
+                             "; stopping 1 rank")
+        self.assert_one_line(result.output, "host beta is back")
+        self.assertIn("the job grows from 1 to 2 nodes", result.output)
+        with open(f"{self.work}/run/logs/attempt-2/rank-1.out", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "attempt 2 rank 1 of 2\n")
 
     def test_a_restart_meets_again(self):
         result = self.run_program(self.script(

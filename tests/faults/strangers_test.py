@@ -45,6 +45,7 @@ def listening_ports(pid):
 
 class Visitor(threading.Thread):
     """Finds the job's ports again and again, from its start on, and visits each until it ends."""
+    pause_s = 0.002  # Between two rounds.
 
     def __init__(self, process):
         super().__init__(daemon=True)
@@ -68,7 +69,7 @@ class Visitor(threading.Thread):
                         self.ports.add(port)
                     except OSError:
                         pass  # Refused, closed, or gone, as expected.
-                time.sleep(0.002)
+                time.sleep(self.pause_s)
         except AssertionError as error:
             self.error = error
         finally:
@@ -109,6 +110,7 @@ class Garbage(Visitor):
 
 class SlowLoris(Visitor):
     """Many connections that send the beginning of a handshake, a byte at a time."""
+    pause_s = 0.02
 
     def __init__(self, process):
         super().__init__(process)
@@ -124,7 +126,6 @@ class SlowLoris(Visitor):
             except (OSError, StopIteration):
                 entry[0].close()
                 self.open.remove(entry)
-        time.sleep(0.02)
 
     def leave(self):
         for connection, _ in self.open:
@@ -133,12 +134,12 @@ class SlowLoris(Visitor):
 
 class HalfOpen(Visitor):
     """Connections whose client vanishes silently, like after a power cut."""
+    pause_s = 0.02
 
     def visit(self, port):
         connection = socket.create_connection(("127.0.0.1", port), timeout=1)
         connection.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
         connection.close()
-        time.sleep(0.02)
 
 
 class Strangers(EndToEnd):

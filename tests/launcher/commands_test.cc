@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
@@ -56,8 +57,8 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
        "dtrain: unknown command bench frobnicate; there are: bench comm, bench mfu\n"},
       {{"chekpoint"},
        "dtrain: unknown command chekpoint; did you mean checkpoint? There are: train, launch, "
-       "completion, ps, status, stop, logs, checkpoint, trace, doctor, topo, env, exit-codes, "
-       "bench\n"}};
+       "completion, ps, status, stop, drain, logs, checkpoint, trace, doctor, topo, env, "
+       "exit-codes, bench\n"}};
   for (const auto& [arguments, message] : wrong) {
     std::vector<std::string> words = {program};
     words.insert(words.end(), arguments.begin(), arguments.end());
@@ -165,6 +166,31 @@ TEST(Dtrain, AMisspeltOptionIsToldWithTheNearest) {
     LaunchedJob job(arguments);
     EXPECT_EQ(job.Wait(), 64) << message;
     EXPECT_EQ(job.Err(), message + "\n");
+  }
+}
+
+// The output of `dtrain-config check --all`, shortened.
+std::string Checked(const std::string& batch, const std::string& micro, const std::string& steps) {
+  return absl::StrFormat(
+      "global batch 32 = micro-batch 4 x accumulation 2 x 4 ranks\n"
+      "train_batch_size  32  (file)\n"
+      "{\n  \"train_batch_size\": 32,\n  \"train_micro_batch_size_per_gpu\": 4,\n"
+      "  \"origins\": {\n    \"train_batch_size\": \"%s\",\n"
+      "    \"train_micro_batch_size_per_gpu\": \"%s\",\n"
+      "    \"gradient_accumulation_steps\": \"%s\"\n  }\n}\nidentity 1234\n",
+      batch, micro, steps);
+}
+
+TEST(BatchIn, IsThatOfTheConfigurationWhereNoneFollowsFromTheRanks) {
+  const auto batch = BatchIn(Checked("file", "--set", "derived"));
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ(batch->global, 32);
+  EXPECT_EQ(batch->micro, 4);
+  for (const std::string& output :
+       {Checked("derived", "file", "file"), Checked("file", "derived", "derived"),
+        Checked("file", "file", "file")}) {
+    EXPECT_THAT(std::string(BatchIn(output).status().message()),
+                HasSubstr("set both in the configuration, and leave gradient_accumulation_steps"));
   }
 }
 

@@ -158,7 +158,8 @@ TEST(JobMessage, CarriesAnyBytes) {
   job.environment = {{"A", kHostile}};
   job.directory = "/a b";
   job.nodes = 3;
-  job.node_rank = 2;
+  job.nodes_min = 2;
+  job.node_rank = 7;  // A spare.
   job.ranks = 4;
   job.token = std::string(32, '\0');
   const auto read = JobMessage::Parse(job.Encode());
@@ -169,7 +170,8 @@ TEST(JobMessage, CarriesAnyBytes) {
   EXPECT_EQ(read->environment, job.environment);
   EXPECT_EQ(read->directory, job.directory);
   EXPECT_EQ(read->nodes, 3);
-  EXPECT_EQ(read->node_rank, 2);
+  EXPECT_EQ(read->node_rank, 7);
+  EXPECT_EQ(read->nodes_min, 2);
   EXPECT_EQ(read->ranks, 4);
   EXPECT_EQ(read->token, job.token);
   for (const char* const bad : {"", "[]", "{}", "{\"flags\":1}", "{\"flags\":[\"?\"]}"}) {

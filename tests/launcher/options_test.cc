@@ -184,11 +184,13 @@ TEST(ParseLaunch, RefusesWhatContradictsAHostfileOrNeedsOne) {
   }
   EXPECT_THAT(Bad({"--hostfile", "h", "--standalone", "p"}),
               HasSubstr("--standalone contradicts --hostfile"));
-  for (const char* const flag :
-       {"--include", "--exclude", "--ssh-port", "--launcher-args", "--export", "--remote-dtrain"}) {
+  for (const char* const flag : {"--include", "--exclude", "--ssh-port", "--launcher-args",
+                                 "--export", "--topology-conf", "--remote-dtrain"}) {
     EXPECT_THAT(Bad({flag, "1", "p"}), HasSubstr(absl::StrCat(flag, " needs --hostfile FILE")));
   }
-  EXPECT_THAT(Bad({"--dry-run", "p"}), HasSubstr("--dry-run needs --hostfile"));
+  EXPECT_TRUE(Good({"--dry-run", "p"}).hosts.dry_run) << "of this node";
+  EXPECT_THAT(Bad({"--network-profile", "gpc", "p"}),
+              HasSubstr("--network-profile is \"gpc\"; allowed: oci, gcp, aws-efa, azure"));
   EXPECT_THAT(Bad({"--hostfile", "", "p"}), HasSubstr("--hostfile is \"\""));
   for (const char* const number : {"0", "-1", "auto", "65537"}) {
     EXPECT_THAT(Bad({"--hostfile", "h", "--nproc-per-node", number, "p"}),
@@ -225,6 +227,22 @@ TEST(ParseLaunch, TimesAreSecondsAndHaveTheirDefaults) {
   EXPECT_EQ(chosen.join_timeout, absl::Seconds(60));
 }
 
+TEST(ParseLaunch, ARangeOfNodesMayHaveSpares) {
+  const LaunchOptions options =
+      Good({"--nnodes", "2:4", "--node-rank", "9", "--rdzv-endpoint", "h:1", "--token-file", "t",
+            "--rdzv-conf", "last_call_timeout=2", "p"});
+  EXPECT_EQ(options.nodes_min, 2);
+  EXPECT_EQ(options.nodes, 4);
+  EXPECT_EQ(options.node_rank, 9);
+  EXPECT_EQ(options.last_call, absl::Seconds(2));
+  const LaunchOptions hosts = Good({"--hostfile", "f", "--nnodes", "2:4", "p"});
+  EXPECT_EQ(hosts.hosts.hosts_max, 0) << "all hosts of the file are started";
+  const LaunchOptions fixed =
+      Good({"--nnodes", "3:3", "--rdzv-endpoint", "h:1", "--token-file", "t", "p"});
+  EXPECT_EQ(fixed.nodes_min, 3);
+  EXPECT_EQ(fixed.nodes, 3);
+}
+
 TEST(ParseLaunch, NamesTheNearestFlag) {
   EXPECT_THAT(Bad({"--nproc-per-nod", "2", "p"}), HasSubstr("did you mean --nproc-per-node?"));
   EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown option --zzzzzzzzzzzz"));
@@ -233,7 +251,10 @@ TEST(ParseLaunch, NamesTheNearestFlag) {
 TEST(ParseLaunch, RefusesBadValuesByName) {
   EXPECT_THAT(Bad({"--nproc-per-node", "0", "p"}), AllOf(HasSubstr("\"0\""), HasSubstr("auto")));
   EXPECT_THAT(Bad({"--nproc-per-node", "many", "p"}), HasSubstr("\"many\""));
-  EXPECT_THAT(Bad({"--nnodes", "1:4", "p"}), HasSubstr("grows and shrinks"));
+  EXPECT_THAT(Bad({"--nnodes", "4:2", "p"}), HasSubstr("MIN must not be above MAX"));
+  EXPECT_THAT(Bad({"--nnodes", "1:2:3", "p"}), HasSubstr("allowed: N or MIN:MAX"));
+  EXPECT_THAT(Bad({"--nnodes", "1:4", "p"}), HasSubstr("--nnodes 1:4 needs --rdzv-endpoint"));
+  EXPECT_THAT(Bad({"--nnodes", "1:4", "--standalone", "p"}), HasSubstr("means one node"));
   EXPECT_THAT(Bad({"--nnodes", "2", "p"}), HasSubstr("--rdzv-endpoint"));
   EXPECT_THAT(Bad({"--nnodes", "2", "--rdzv-endpoint", "h:1", "p"}), HasSubstr("--token-file"));
   EXPECT_THAT(Bad({"--node-rank", "1", "p"}), HasSubstr("--node-rank"));

@@ -50,6 +50,22 @@ TEST(RootCause, IsNeverARankThatTheAgentStopped) {
   EXPECT_EQ(RootCause({Stopped(Exited(0, 1, 0))}), nullptr);
 }
 
+TEST(RootCause, IsTheRankThatHangsAndNoneThatLostAPeerBeforeIt) {
+  RankEnd hang = Exited(1, 75, 1);
+  hang.hang = "never_entered";
+  hang.error = "rank 1 has not entered collective 3";
+  const std::vector<RankEnd> ends = {Exited(0, 75, 0), hang, Stopped(Killed(1, SIGKILL, 2))};
+  ASSERT_NE(RootCause(ends), nullptr);
+  EXPECT_EQ(RootCause(ends)->hang, "never_entered");
+  EXPECT_FALSE(MayBeVictim(hang));
+  EXPECT_EQ(JobExitCode(ends, {}), 75);
+  EXPECT_EQ(DescribeFailure(hang), "the job hangs: rank 1 has not entered collective 3");
+  const auto read = DecodeEnd(EncodeEnd(hang));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->hang, hang.hang);
+  EXPECT_EQ(read->error, hang.error);
+}
+
 TEST(RootCause, AfterAStopRequestIsOnlyWhatTheStopDoesNotExplain) {
   StopRequest stop;
   stop.signal = SIGTERM;

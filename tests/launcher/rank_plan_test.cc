@@ -87,6 +87,24 @@ TEST(RankEnvironment, NamesTheRanksRdmaDeviceUnlessOneIsNamedAlready) {
   }
 }
 
+TEST(RankEnvironment, SetsTheNetworksVariablesOnlyWhereTheUserHasNone) {
+  JobShape shape = TwoNodes();
+  shape.network = {{"NCCL_IB_TC", "41"}, {"NCCL_IB_SL", "0"}};
+  const RankSlot slot = PlanRanks(shape, Bound({-1, -1, -1}))[0];
+  const Environment environment = RankEnvironment({{"NCCL_IB_TC", "106"}}, shape, slot);
+  EXPECT_EQ(environment.at("NCCL_IB_TC"), "106");
+  EXPECT_EQ(environment.at("NCCL_IB_SL"), "0");
+}
+
+TEST(PlanRanks, TakesMemoryFromTheNodeOfTheCoresUnlessRanksShareThem) {
+  RankPlan plan = Bound({-1, -1, -1});
+  plan.ranks[1].memory_node = 1;
+  EXPECT_EQ(PlanRanks(TwoNodes(), plan)[0].memory_node, -1);
+  EXPECT_EQ(PlanRanks(TwoNodes(), plan)[1].memory_node, 1);
+  plan.cores_shared = true;
+  EXPECT_EQ(PlanRanks(TwoNodes(), plan)[1].memory_node, -1);
+}
+
 TEST(GpuOrder, IsToldOnlyWhereItIsNotTheDrivers) {
   EXPECT_THAT(GpuOrder(Bound({2, 0, 1})), ElementsAre(2, 0, 1));
   EXPECT_THAT(GpuOrder(Bound({0, 1, 2})), IsEmpty());

@@ -43,6 +43,19 @@ TEST(RestartDecision, RestartsABugOnce) {
   EXPECT_EQ(RestartDecision(input).exit_code, 70);
 }
 
+TEST(RestartDecision, ALostNodeOfAnElasticJobUsesNoneOfMaxRestarts) {
+  RestartInput input;  // --max-restarts is 0.
+  input.node_lost = true;
+  input.cause.exit_code = 64;  // What a survivor ended with does not count.
+  EXPECT_TRUE(RestartDecision(input).restart);
+  EXPECT_EQ(RestartDecision(input).wait, absl::ZeroDuration()) << "there is a new durable step";
+  input.without_progress = 2;
+  EXPECT_EQ(RestartDecision(input).wait, absl::Seconds(2));
+  input.without_progress = kAttemptsWithoutProgressMax;
+  EXPECT_FALSE(RestartDecision(input).restart);
+  EXPECT_EQ(RestartDecision(input).exit_code, 93);
+}
+
 TEST(RestartDecision, DoesNothingUnasked) {
   RestartInput input = After(75);
   input.restarts_max = 0;

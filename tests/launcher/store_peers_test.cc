@@ -71,6 +71,24 @@ TEST_F(StorePeersTest, AnAgentThatBeatsIsNotLostAndOneThatSaidGoodbyeNeitherIs) 
   EXPECT_TRUE(node_0->health().ok()) << node_0->health();
 }
 
+TEST_F(StorePeersTest, WhatANodeSharesReachesNodeZeroAsItIsLast) {
+  const auto node_0 = Join(0);
+  const auto node_1 = Join(1);
+  for (const char* const summary : {"first", "second"}) {
+    node_1->Share(summary);
+    std::string seen;
+    while (seen != summary && Wakes(*node_0, kAtMostMs)) {
+      node_0->Take();  // Ends the wake.
+      for (const auto& [node, text] : node_0->TakeShared()) {
+        EXPECT_EQ(node, 1);
+        seen = text;
+      }
+    }
+    EXPECT_EQ(seen, summary);
+  }
+  EXPECT_THAT(node_1->TakeShared(), IsEmpty());
+}
+
 TEST_F(StorePeersTest, OrdersReachTheOthersInOrderAndNotTheirSender) {
   const auto node_0 = Join(0);
   const auto node_1 = Join(1);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "launcher/temp_dir.h"
@@ -148,6 +149,70 @@ TEST(Supervisor, ItsOwnSignalAfterAnotherAgentsIsNoSecondOne) {
 
 TEST(Supervisor, TheWarningAheadOfATimeLimitLetsTheSaveEnd) {
   EXPECT_FALSE(KillsAfter({SIGUSR1, SIGUSR1, SIGTERM}));
+}
+
+// Tells of a hang that node 0 has found on another node.
+class HangsElsewhere final : public Peers {
+ public:
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override {
+    if (std::exchange(told_, true)) {
+      return {};
+    }
+    Order order;
+    order.kind = Order::Kind::kFail;
+    order.end.rank = 1;
+    order.end.node = 1;
+    order.end.exit_code = kExitTemporary;
+    order.end.hang = "not_returned";
+    order.end.error = "rank 1 does not return";
+    return {order};
+  }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order order) override { published_.push_back(order.kind); }
+  int nodes() const override { return 1; }
+  const std::vector<Order::Kind>& published() const { return published_; }
+
+ private:
+  UniqueFd event_{eventfd(0, EFD_CLOEXEC)};
+  bool told_ = false;
+  std::vector<Order::Kind> published_;
+};
+
+TEST(Supervisor, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
+  const TempDir folder = *TempDir::Create(::testing::TempDir());
+  auto signals = SignalSource::Create({SIGTERM});
+  ASSERT_TRUE(signals.ok()) << signals.status();
+  signals->Take();
+  auto guard = Guard::Start(folder.path() + "/guarded");
+  ASSERT_TRUE(guard.ok()) << guard.status();
+  auto socket = AgentSocket::Listen(folder.path() + "/agent");
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  auto reporter = Reporter::Start({.events_path = folder.path() + "/events.jsonl"});
+  ASSERT_TRUE(reporter.ok()) << reporter.status();
+  HangsElsewhere peers;
+  Attempt attempt;
+  attempt.program = "/bin/sh";
+  attempt.name = "sh";
+  attempt.arguments = {"-c", "sleep 1000"};
+  attempt.shape.ranks_of_node = {1, 1};
+  attempt.shape.run_dir = folder.path();
+  attempt.slots = {RankSlot{}};
+  attempt.log_dir = folder.path();
+  Supervisor supervisor({*signals, *guard, *socket, **reporter, &peers}, SupervisorLimits(),
+                        attempt);
+  const AttemptResult result = supervisor.Run();
+  ASSERT_EQ(result.ends.size(), 2U);
+  EXPECT_EQ(result.ends[0].hang, "not_returned");
+  EXPECT_TRUE(result.ends[1].stopped);
+  EXPECT_EQ(ExitCodeOf(result), kExitTemporary);
+  EXPECT_EQ(peers.published(), std::vector<Order::Kind>{Order::Kind::kEnded})
+      << "who has found it has told all";
+  const auto report =
+      ParseJson(ReadFile(folder.path() + "/report.json").value_or(""), "report.json");
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ((*report)["kind"], "hang");
+  EXPECT_EQ((*report)["first"]["node"], 1);
 }
 
 }  // namespace

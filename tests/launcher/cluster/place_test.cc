@@ -175,6 +175,9 @@ TEST(FillFromPlace, FlagsThatAgreeAndTypedOnesStay) {
   EXPECT_EQ(Filled(kStep, {Variable("2"), Variable("1"), Variable("gpu-08.cluster:1")}),
             "2 1 gpu-08.cluster:1");
   EXPECT_EQ(Filled(kStep, {.nodes = Typed("1:4")}), "1:4 1 gpu-08:21234");
+  EXPECT_EQ(Filled(kLeaderWorkerSet, {.nodes = Variable("2:3")}),
+            "2:3 3 train-0.train.default:29500")
+      << "the fourth node is a spare";
   EXPECT_EQ(Filled(kLeaderWorkerSet, {Typed("8"), Typed("5"), Typed("other:1")}), "8 5 other:1");
   EXPECT_EQ(Filled(kLeaderWorkerSet, {.endpoint = Variable("10.0.0.1:1")}), "4 3 10.0.0.1:1");
 }
@@ -183,6 +186,8 @@ TEST(FillFromPlace, NamesTwoSourcesThatContradictEachOther) {
   EXPECT_THAT(
       Filled(kBatch, {.nodes = Typed("3")}),
       AllOf(HasSubstr("--nnodes 3 contradicts SLURM_JOB_NUM_NODES=2"), HasSubstr("--standalone")));
+  EXPECT_THAT(Filled(kBatch, {.nodes = Typed("3:4")}),
+              HasSubstr("--nnodes 3:4 contradicts SLURM_JOB_NUM_NODES=2"));
   EXPECT_THAT(Filled(kStep, {.nodes = Typed("1")}),
               HasSubstr("--nnodes 1 contradicts SLURM_STEP_NUM_NODES=2"));
   EXPECT_THAT(Filled(kBatch, {.node_rank = Typed("1")}),

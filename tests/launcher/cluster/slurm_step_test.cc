@@ -30,6 +30,14 @@ TEST(StepCommand, RunsThisLauncherOnceANodeWithItsArgumentsAndTheTokenOnStdin) {
                           "--", "./gpt", "c.json", "--set", "a b"));
 }
 
+TEST(StepCommand, AJobThatGrowsAndShrinksUsesAllNodesOfTheAllocation) {
+  for (const char* const nodes : {"1:2", "2:4"}) {
+    const auto command = CommandOf({"--nnodes", nodes, "./gpt"});
+    EXPECT_THAT(command, Contains("--nodes=2")) << nodes;
+    EXPECT_THAT(command, Contains("--ntasks=2")) << nodes;
+  }
+}
+
 TEST(StepCommand, ATokenFileOfTheUserStays) {
   const auto command = CommandOf({"--token-file", "/shared/token", "./gpt"});
   EXPECT_THAT(command, Contains("--input=none"));

@@ -137,6 +137,28 @@ TEST(Doctor, ABuildForTheCpuAndADriverThatDoesNotSayAreNotCompared) {
   EXPECT_EQ(Named(Diagnose(topology, GoodFacts()), "GPUs").verdict, Verdict::kOk);
 }
 
+TEST(Doctor, ADamagedGpuIsNamed) {
+  const auto finding = [](const auto& change) {
+    Topology topology = GoodNode();
+    change(topology.gpus[0]);
+    return Named(Diagnose(topology, GoodFacts()), "GPU 0");
+  };
+  const Finding failed = finding([](Gpu& gpu) { gpu.health.remap_failed = true; });
+  EXPECT_EQ(failed.verdict, Verdict::kProblem);
+  EXPECT_THAT(failed.advice, HasSubstr("replaced"));
+  EXPECT_EQ(finding([](Gpu& gpu) { gpu.health.remap_pending = true; }).verdict, Verdict::kWarning);
+  EXPECT_THAT(finding([](Gpu& gpu) { gpu.health.ecc_uncorrected = 3; }).text,
+              HasSubstr("3 uncorrectable"));
+  EXPECT_THAT(finding([](Gpu& gpu) {
+                gpu.health.nvlinks_down = 2;
+                gpu.nvlinks = {{1, 4}};
+              }).text,
+              HasSubstr("2 of its NVLinks are down"));
+  const Finding fabric = finding([](Gpu& gpu) { gpu.health.fabric_state = "in progress"; });
+  EXPECT_EQ(fabric.verdict, Verdict::kProblem);
+  EXPECT_THAT(fabric.advice, HasSubstr("nvidia-fabricmanager"));
+}
+
 TEST(Doctor, EachWeaknessOfANicHasItsAdvice) {
   Topology topology = GoodNode();
   topology.nics[0].netdev_mtu = 1500;

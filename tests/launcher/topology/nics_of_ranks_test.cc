@@ -5,18 +5,17 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/topology/bind_ranks.h"
+#include "launcher/topology/distance.h"
 #include "launcher/topology/topology.h"
 #include "tests/launcher/topology/sysfs_fixture.h"
+#include "tests/launcher/topology/topology_files.h"
 
 namespace dtrain::launcher::nics_of_ranks_test {
 namespace {
@@ -24,28 +23,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// The folder of topology files; "" if there is none.
-std::string CorpusFolder() {
-  for (const char* const above : {"/../shared/corpus", "/../../shared/corpus"}) {
-    const std::string folder = absl::StrCat(DTRAIN_SOURCE_DIR, above, "/topology");
-    if (std::filesystem::is_directory(folder)) {
-      return folder;
-    }
-  }
-  return "";
-}
-
-// The value of `name="..."` in `line`.
-std::string Attribute(const std::string& line, const std::string& name) {
-  const std::string start = absl::StrCat(" ", name, "=\"");
-  const size_t at = line.find(start);
-  if (at == std::string::npos) {
-    return "";
-  }
-  const size_t begin = at + start.size();
-  return line.substr(begin, line.find('"', begin) - begin);
-}
 
 NicPort ActivePort(double rate_gbps, const std::string& link_layer) {
   NicPort port;
@@ -66,51 +43,19 @@ Nic MakeNic(const std::string& name, int numa, std::vector<std::string> path, do
   return nic;
 }
 
-// A node as NCCL's topology file describes it. A virtual machine's sysfs shows no bridges, and each
-// device in a domain of its own: then only NUMA nodes tell which devices are near (`bridges`
-// false).
-Topology ReadNcclTopology(const std::string& path, bool bridges) {
-  Topology topology;
-  std::ifstream file(path);
-  std::vector<std::string> above;
-  int numa = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (absl::StrContains(line, "<cpu ")) {
-      EXPECT_TRUE(absl::SimpleAtoi(Attribute(line, "numaid"), &numa)) << line;
-      for (int core = 0; core < 24; ++core) {
-        topology.cores.push_back({0, numa, {static_cast<int>(topology.cores.size())}});
-      }
-    } else if (absl::StrContains(line, "<pci ")) {
-      const std::string pci = Attribute(line, "busid");
-      const std::string kind = Attribute(line, "class").substr(0, 6);
-      std::vector<std::string> devices = {bridges ? "pciffff:ff" : "pci" + pci.substr(0, 7)};
-      if (bridges) {
-        devices.insert(devices.end(), above.begin(), above.end());
-      }
-      devices.push_back(pci);
-      if (kind == "0x0302") {
-        Gpu gpu;
-        gpu.pci = pci;
-        gpu.numa = numa;
-        gpu.pci_path = devices;
-        topology.gpus.push_back(std::move(gpu));
-      } else if (kind == "0x0207") {
-        topology.nics.push_back(MakeNic("mlx5_" + pci.substr(0, 4), numa, devices, 400));
-      }
-      if (!absl::StrContains(line, "/>")) {
-        above.push_back(pci);
-      }
-    } else if (absl::StrContains(line, "</pci>")) {
-      above.pop_back();
-    }
+// A node as NCCL's topology file describes it, with names for its NICs. A virtual machine's sysfs
+// shows no bridges, and each device in a domain of its own: then only NUMA nodes tell which devices
+// are near (`bridges` false).
+Topology ReadNode(const std::string& path, bool bridges) {
+  Topology topology = ReadNcclNode(path);
+  for (Nic& nic : topology.nics) {
+    nic.name = "mlx5_" + nic.pci.substr(0, 4);
+    nic.ports = {ActivePort(400, "InfiniBand")};
+    nic.pci_path = bridges ? nic.pci_path : std::vector<std::string>{"pci" + nic.pci, nic.pci};
   }
-  std::sort(topology.gpus.begin(), topology.gpus.end(),
-            [](const Gpu& a, const Gpu& b) { return a.pci < b.pci; });  // NVML's order.
-  for (size_t i = 0; i < topology.gpus.size(); ++i) {
-    topology.gpus[i].index = static_cast<int>(i);
+  for (Gpu& gpu : topology.gpus) {
+    gpu.pci_path = bridges ? gpu.pci_path : std::vector<std::string>{"pci" + gpu.pci, gpu.pci};
   }
-  std::sort(topology.nics.begin(), topology.nics.end(),
-            [](const Nic& a, const Nic& b) { return a.name < b.name; });
   return topology;
 }
 
@@ -128,8 +73,7 @@ class NicsOfRealNodes : public ::testing::Test {
  protected:
   void SetUp() override {
     if (CorpusFolder().empty()) {
-      GTEST_SKIP() << "LOUD SKIP: no shared/corpus beside the source tree: real topologies were "
-                      "not tried";
+      GTEST_SKIP() << kNoCorpus;
     }
   }
 };
@@ -138,7 +82,7 @@ TEST_F(NicsOfRealNodes, EachOfEightGpusHasANicOfItsOwnAtItsSwitchOrNumaNode) {
   for (const char* const name : {"ndv4", "ndv5"}) {
     for (const bool bridges : {true, false}) {
       const Topology topology =
-          ReadNcclTopology(absl::StrCat(CorpusFolder(), "/azure/", name, "-topo.xml"), bridges);
+          ReadNode(absl::StrCat(CorpusFolder(), "/azure/", name, "-topo.xml"), bridges);
       ASSERT_EQ(topology.gpus.size(), 8U) << name;
       ASSERT_EQ(topology.nics.size(), 8U) << name;
       const auto plan = BindRanks(topology, 8);
@@ -161,8 +105,8 @@ TEST_F(NicsOfRealNodes, EachOfEightGpusHasANicOfItsOwnAtItsSwitchOrNumaNode) {
 
 TEST_F(NicsOfRealNodes, ANodeWithOneNicGivesItToAllRanksAndOneWithoutGivesNone) {
   const std::string azure = CorpusFolder() + "/azure/";
-  EXPECT_THAT(NicsOf(ReadNcclTopology(azure + "ndv2-topo.xml", true), 8), Each("mlx5_0101"));
-  EXPECT_THAT(NicsOf(ReadNcclTopology(azure + "ncv4-topo.xml", true), 4), Each(IsEmpty()));
+  EXPECT_THAT(NicsOf(ReadNode(azure + "ndv2-topo.xml", true), 8), Each("mlx5_0101"));
+  EXPECT_THAT(NicsOf(ReadNode(azure + "ncv4-topo.xml", true), 4), Each(IsEmpty()));
 }
 
 // A node with eight InfiniBand ports of 400 Gb/s, and an Ethernet bond of half that rate for other

@@ -9,11 +9,15 @@
 #include <set>
 
 #include "base/dl/nvml.h"
+#include "base/file.h"
 #include "launcher/topology/bind_ranks.h"
 #include "launcher/topology/commands.h"
+#include "launcher/topology/distance.h"
 #include "launcher/topology/doctor.h"
 #include "launcher/topology/format.h"
+#include "launcher/topology/nccl_topology.h"
 #include "tests/launcher/topology/sysfs_fixture.h"
+#include "tests/launcher/topology/topology_files.h"
 
 namespace dtrain::launcher::topology_test {
 namespace {
@@ -208,7 +212,6 @@ TEST_F(GpuNode, DistancesAreThoseOfThePciTree) {
   EXPECT_EQ(distance(0, 2), "PHB");
   EXPECT_EQ(distance(0, 0), "SYS");
   EXPECT_EQ(DistanceBetween({}, 1, {}, 1), PciDistance::kSameNuma);
-  EXPECT_EQ(DistanceBetween({}, -1, {}, -1), PciDistance::kFar);
 }
 
 TEST_F(GpuNode, RanksTakeGpusInBusOrderWithCoresAndNicNearThem) {
@@ -243,7 +246,8 @@ TEST_F(GpuNode, TheTablesShowWhatWasRead) {
   const std::string text = FormatTopology(topology_);
   EXPECT_THAT(text, HasSubstr("NV4 to GPU 1"));
   EXPECT_THAT(text, HasSubstr("NV4 to switches"));
-  EXPECT_THAT(text, HasSubstr("SYS SYS PIX PIX"));
+  EXPECT_THAT(text, HasSubstr("mlx5_0  SYS   SYS   PIX   PIX   X"));
+  EXPECT_THAT(text, HasSubstr("GPU2    SYS   SYS   X     NV4"));
   EXPECT_THAT(text, HasSubstr("0-15"));
   for (size_t start = 0; start < text.size();) {
     const size_t end = text.find('\n', start);
@@ -364,9 +368,76 @@ TEST(TopoMain, PrintsThisMachineAndRefusesNonsenseWith64) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(TopoMain({}), 0);
   EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("cores"));
+  EXPECT_TRUE((*json)["caches"].is_array() || (*json)["caches"] == "unknown");
   testing::internal::CaptureStderr();
   EXPECT_EQ(TopoMain({"--nproc-per-node", "0"}), 64);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("--nproc-per-node"));
+}
+
+// What the command prints to stdout with these arguments, when it ends with 0.
+std::string TopoOutput(const std::vector<std::string>& arguments) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(TopoMain(arguments), 0);
+  return testing::internal::GetCapturedStdout();
+}
+
+// What it prints to stderr when it ends with 64.
+std::string TopoError(const std::vector<std::string>& arguments) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(TopoMain(arguments), 64);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(TopoMain, ShowsTheMachineOfAFileAndPlansForIt) {
+  const std::string dgx2 = FixturePath("dgx2.xml");
+  const auto json =
+      ParseJson(TopoOutput({"--json", "--hwloc-xml", dgx2, "--nproc-per-node", "2"}), "topo");
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ((*json)["source"], dgx2);
+  EXPECT_EQ((*json)["host"], "dgx2");
+  EXPECT_EQ((*json)["nics"][1]["distance_by_gpu"]["0"], "PXB");
+  EXPECT_EQ((*json)["rank_plan"]["ranks"][0]["nic"], "mlx5_0");
+  const std::string nccl = TopoOutput({"--nccl-xml", FixturePath("dgxa100-nccl.xml")});
+  EXPECT_THAT(nccl, HasSubstr("PXB"));
+  EXPECT_THAT(nccl, HasSubstr("NV12 to switches"));
+}
+
+TEST(TopoMain, WritesNcclsFileAsItWasReadOrOfWhatItKnows) {
+  const SysfsFixture files;
+  const std::string source = FixturePath("dgxa100-nccl.xml");
+  const std::string copy = files.root() + "/copy.xml";
+  TopoOutput({"--nccl-xml", source, "--write-nccl-xml", copy});
+  EXPECT_EQ(*ReadFile(copy), *ReadFile(source));
+  const std::string text =
+      TopoOutput({"--hwloc-xml", FixturePath("dgx2.xml"), "--write-nccl-xml", "-"});
+  const auto element = ParseNcclXml(text, "stdout");
+  ASSERT_TRUE(element.ok()) << element.status();
+  const auto topology = FromNccl(*element, "stdout");
+  ASSERT_TRUE(topology.ok()) << topology.status();
+  EXPECT_EQ(topology->gpus.size(), 10U);
+  EXPECT_EQ(NicConnection(topology->gpus[0], topology->nics[0]), "PIX");
+  EXPECT_EQ(NicConnection(topology->gpus[0], topology->nics[1]), "PXB");
+}
+
+TEST(TopoMain, ShowsSwitchesAndTheVariablesOfAProfile) {
+  const SysfsFixture files;
+  files.Write("topology.conf", "SwitchName=s1 Nodes=n[1-2]\nSwitchName=top Switches=s1");
+  const std::string text = TopoOutput({"--topology-conf", files.root() + "/topology.conf", "--host",
+                                       "n2", "--network-profile", "aws-efa"});
+  EXPECT_THAT(text, HasSubstr("this node: top.s1.n2"));
+  EXPECT_THAT(text, HasSubstr("FI_PROVIDER=efa ("));
+  files.Write("bad.conf", "SwitchName=a Switches=b");
+  EXPECT_THAT(TopoError({"--topology-conf", files.root() + "/bad.conf"}),
+              HasSubstr("bad.conf:1: unknown switch b"));
+  EXPECT_THAT(TopoError({"--network-profile", "azur"}), HasSubstr("did you mean azure?"));
+}
+
+TEST(TopoMain, RefusesFilesThatAreNoneAndSourcesThatContradict) {
+  const std::string dgx2 = FixturePath("dgx2.xml");
+  EXPECT_THAT(TopoError({"--nccl-xml", dgx2}), HasSubstr("dgx2.xml"));
+  EXPECT_THAT(TopoError({"--hwloc-xml", "/none.xml"}), HasSubstr("/none.xml"));
+  EXPECT_THAT(TopoError({"--sysfs", "/none"}), HasSubstr("/none"));
+  EXPECT_THAT(TopoError({"--sysfs", "/sys", "--hwloc-xml", dgx2}), HasSubstr("excludes"));
 }
 
 }  // namespace

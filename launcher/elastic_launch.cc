@@ -1,0 +1,377 @@
+#include "launcher/elastic_launch.h"
+
+#include <csignal>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "comm/net/store_server.h"
+#include "launcher/config_check.h"
+#include "launcher/jobs/control_socket.h"
+#include "launcher/machine.h"
+#include "launcher/nodes/coordinator.h"
+#include "launcher/nodes/elastic_peers.h"
+#include "launcher/nodes/lobby.h"
+#include "launcher/nodes/node_zero.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr absl::Duration kSlice = absl::Milliseconds(100);
+constexpr absl::Duration kMeetTime = absl::Minutes(1);
+
+// What node 0 tells the other nodes of an attempt when its store listens.
+struct Meeting {
+  comm::Endpoint store;
+  std::string run_id;
+  int log_number = 0;
+  int master_port = 0;
+  absl::Status error;  // Why node 0 cannot begin.
+};
+
+std::string MeetingKey(int attempt) { return absl::StrCat("lobby/meeting/", attempt); }
+
+std::string Encode(const Meeting& meeting) {
+  return DumpJson(Json{{"port", meeting.store.port},
+                       {"run_id", meeting.run_id},
+                       {"log_number", meeting.log_number},
+                       {"master_port", meeting.master_port},
+                       {"code", static_cast<int>(meeting.error.code())},
+                       {"message", std::string(meeting.error.message())}});
+}
+
+absl::StatusOr<Meeting> ParseMeeting(absl::string_view text, const std::string& host) {
+  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "node 0's meeting point"));
+  Meeting meeting;
+  meeting.store = {host, json.value("port", 0)};
+  meeting.run_id = json.value("run_id", "");
+  meeting.log_number = json.value("log_number", 0);
+  meeting.master_port = json.value("master_port", 0);
+  if (const int code = json.value("code", 0); code != 0) {
+    meeting.error = absl::Status(static_cast<absl::StatusCode>(code), json.value("message", ""));
+  }
+  return meeting;
+}
+
+class ElasticNodeLaunch {
+ public:
+  explicit ElasticNodeLaunch(NodeSession& session) : session_(session) {}
+  int Run();
+
+ private:
+  // What ends this node's part: its exit code. Nothing: it goes on.
+  using End = std::optional<int>;
+
+  absl::Status Open();
+  absl::Status StartCoordinator();
+  absl::Status JoinLobby();
+  End Rejoin(const std::string& why);
+  End OnSignal(int signal);
+  End OnOrder(const LobbyOrder& order);
+  void RunAttempt(const LobbyOrder& order);
+  absl::StatusOr<AttemptResult> TryAttempt(const LobbyOrder& order);
+  absl::StatusOr<Meeting> Meet(const LobbyOrder& order, int ranks);
+  absl::StatusOr<Meeting> Serve(int attempt, int ranks);
+  NodeReport ReportOf(int attempt, const absl::StatusOr<AttemptResult>& result) const;
+  void Drain(const ControlCall& call);
+  bool is_first() const { return session_.options().node_rank == 0; }
+
+  NodeSession& session_;
+  comm::Endpoint endpoint_;
+  std::unique_ptr<Coordinator> coordinator_;          // Node 0 only.
+  std::unique_ptr<comm::StoreServer> attempt_store_;  // Node 0 only: for the ranks of an attempt.
+  std::mutex mutex_;  // For lobby_, which the control socket's thread reads.
+  std::shared_ptr<LobbyAgent> lobby_;
+  std::unique_ptr<ControlServer> control_;
+  int met_signal_ = 0;  // A stop signal that came before the attempt's ranks were started.
+};
+
+absl::Status ElasticNodeLaunch::StartCoordinator() {
+  const LaunchOptions& options = session_.options();
+  CoordinatorOptions coordinating{.endpoint = endpoint_, .key = session_.key()};
+  coordinating.job = {.nodes_min = options.nodes_min,
+                      .nodes_max = options.nodes,
+                      .restarts_max = options.restarts_max,
+                      .first_attempt = FirstAttempt(options),
+                      .join_timeout = options.join_timeout,
+                      .last_call = options.last_call,
+                      .stop_grace = options.stop_grace,
+                      .exit_barrier = options.exit_barrier};
+  DT_ASSIGN_OR_RETURN(
+      coordinating.job.batch,
+      ElasticBatch(options.arguments, {options.nodes_min, options.nodes, session_.local_ranks()},
+                   session_.environment()));
+  DT_ASSIGN_OR_RETURN(coordinator_, Coordinator::Start(coordinating));
+  endpoint_ = coordinator_->endpoint();
+  session_.Serving(endpoint_);
+  return absl::OkStatus();
+}
+
+absl::Status ElasticNodeLaunch::JoinLobby() {
+  const LaunchOptions& options = session_.options();
+  LobbyJoin join{endpoint_,
+                 session_.key(),
+                 {options.node_rank, HostName(), session_.local_ranks()},
+                 options.join_timeout};
+  DT_ASSIGN_OR_RETURN(lobby_, LobbyAgent::Join(join, [this] { return session_.TakeStopSignal(); }));
+  return absl::OkStatus();
+}
+
+absl::Status ElasticNodeLaunch::Open() {
+  DT_ASSIGN_OR_RETURN(endpoint_, comm::ParseEndpoint(session_.options().rendezvous));
+  if (is_first()) {
+    DT_RETURN_IF_ERROR(StartCoordinator());
+  }
+  DT_RETURN_IF_ERROR(JoinLobby());
+  DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(session_.AgentPath(kControlSocket),
+                                                     [this](const auto& call) { Drain(call); }));
+  session_.Register(session_.run_id());
+  return absl::OkStatus();
+}
+
+int ElasticNodeLaunch::Run() {
+  const int64_t started = Clock::Real().MonotonicNanos();
+  End code;
+  if (const absl::Status opened = Open(); !opened.ok()) {
+    session_.Say(std::string(opened.message()));
+    return ExitCodeFor(opened);
+  }
+  while (!code.has_value()) {
+    if (const int signal = session_.TakeStopSignal(); signal != 0) {
+      code = OnSignal(signal);
+      continue;
+    }
+    const absl::StatusOr<std::optional<LobbyOrder>> order = lobby_->Next(kSlice);
+    if (!order.ok()) {
+      code = Rejoin(std::string(order.status().message()));
+    } else if (order->has_value()) {
+      code = OnOrder(**order);
+    }
+  }
+  // The others go first: the coordinator waits for them in its destructor.
+  control_.reset();
+  lobby_.reset();
+  coordinator_.reset();
+  return session_.Finish(*code,
+                         static_cast<double>(Clock::Real().MonotonicNanos() - started) * 1e-9);
+}
+
+// This node has no ranks. A signal for it alone lets it go; another stops the job.
+ElasticNodeLaunch::End ElasticNodeLaunch::OnSignal(int signal) {
+  const int code = signal == SIGINT ? kExitInterrupted : kExitTerminated;
+  const bool stops_job = StopsJob(signal, session_.options().node_rank);
+  const absl::Status posted =
+      lobby_->Post(stops_job ? LobbyMessage{.kind = LobbyMessage::Kind::kStop, .signal = signal}
+                             : LobbyMessage{.kind = LobbyMessage::Kind::kLeave});
+  session_.Say(absl::StrCat(SignalName(signal), " received: ",
+                            stops_job ? "the job is stopped" : "this node leaves the job"));
+  return stops_job && posted.ok() ? std::nullopt : End(code);
+}
+
+// The coordinator is lost, or has given this node up. Its ranks are stopped; it comes back as a new
+// node once there is a coordinator at the same address.
+ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why) {
+  if (is_first()) {
+    session_.Say(why);
+    return kExitTemporary;
+  }
+  session_.Say(absl::StrFormat(
+      "%s; no rank runs on this node; it waits up to %s for `dtrain launch` of node 0 at %s, and "
+      "then goes on from the newest durable step",
+      why, absl::FormatDuration(session_.options().join_timeout), endpoint_.ToString()));
+  {
+    std::lock_guard lock(mutex_);
+    lobby_.reset();
+  }
+  const absl::Status joined = JoinLobby();
+  if (joined.ok()) {
+    return std::nullopt;
+  }
+  session_.Say(std::string(joined.message()));
+  return ExitCodeFor(joined);
+}
+
+ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
+  switch (order.kind) {
+    case LobbyOrder::Kind::kStart:
+      RunAttempt(order);
+      return std::nullopt;
+    case LobbyOrder::Kind::kPark:
+      session_.Say(order.text);
+      return std::nullopt;
+    case LobbyOrder::Kind::kDismiss:
+      if (order.code == kExitTemporary) {
+        return Rejoin(absl::StrCat("the coordinator has given this node up",
+                                   order.text.empty() ? "" : ": ", order.text));
+      }
+      session_.Say(order.text);
+      return order.code;
+    case LobbyOrder::Kind::kEnd:
+      if (!order.text.empty() && is_first()) {
+        session_.Say(order.text);
+      }
+      return order.code;
+    case LobbyOrder::Kind::kStop:
+    case LobbyOrder::Kind::kAnswer:
+      return std::nullopt;  // Next gives none of these.
+  }
+  return std::nullopt;
+}
+
+void ElasticNodeLaunch::RunAttempt(const LobbyOrder& order) {
+  if (!order.text.empty() && is_first()) {
+    session_.Say(order.text);
+    if (session_.reporter() != nullptr) {
+      session_.reporter()->Event("restart", {{"attempt", order.attempt}, {"reason", order.text}});
+    }
+  }
+  met_signal_ = 0;
+  const absl::StatusOr<AttemptResult> result = TryAttempt(order);
+  attempt_store_.reset();
+  if (!result.ok()) {
+    session_.Say(std::string(result.status().message()));
+  }
+  const absl::Status posted = lobby_->Post(
+      {.kind = LobbyMessage::Kind::kReport, .report = ReportOf(order.attempt, result)});
+  posted.IgnoreError();  // A lost coordinator shows at the next order too.
+}
+
+NodeReport ElasticNodeLaunch::ReportOf(int attempt,
+                                       const absl::StatusOr<AttemptResult>& result) const {
+  NodeReport report{.attempt = attempt};
+  if (!result.ok()) {
+    report.code = ExitCodeFor(result.status());
+    report.stop_signal = met_signal_;
+    report.stopped_here = met_signal_ != 0;
+    return report;
+  }
+  report.code = ExitCodeOf(*result);
+  if (const RankEnd* const cause = RootCause(result->ends, result->stop)) {
+    report.cause = *cause;
+  }
+  report.stop_signal = result->stop.signal;
+  report.stopped_here = result->stop.here;
+  report.durable_step = is_first() ? session_.reporter()->ReadDurableStep() : -1;
+  return report;
+}
+
+absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& order) {
+  JobShape shape;
+  shape.attempt = order.attempt;
+  int ranks = 0;
+  for (size_t node = 0; node < order.nodes.size(); ++node) {
+    shape.ranks_of_node.push_back(order.nodes[node].ranks);
+    ranks += order.nodes[node].ranks;
+    shape.node_rank =
+        order.names[node] == lobby_->name() ? static_cast<int>(node) : shape.node_rank;
+  }
+  DT_ASSIGN_OR_RETURN(const Meeting meeting, Meet(order, ranks));
+  DT_RETURN_IF_ERROR(session_.OpenRunDirectory(meeting.run_id));
+  const LaunchOptions& options = session_.options();
+  shape.run_id = meeting.run_id;
+  shape.store = meeting.store.ToString();
+  shape.host_address =
+      options.local_address.empty() ? lobby_->local_address() : options.local_address;
+  // By the node's own number: its place in the world changes.
+  shape.node_id = absl::StrCat(meeting.run_id, "/", options.node_rank);
+  shape.master_address = meeting.store.host;
+  shape.master_port = meeting.master_port;
+  const comm::Hello hello{.epoch = static_cast<uint64_t>(order.attempt),
+                          .role = comm::Hello::Role::kAgent,
+                          .id = shape.node_rank,
+                          .name = absl::StrCat("agent of node ", shape.node_rank)};
+  DT_ASSIGN_OR_RETURN(auto store, comm::StoreClient::Connect(meeting.store, session_.key(), hello,
+                                                             Deadline::After(kMeetTime)));
+  DT_ASSIGN_OR_RETURN(
+      auto agents,
+      StorePeers::Create(std::move(store),
+                         {.node = shape.node_rank, .nodes = static_cast<int>(order.nodes.size())}));
+  DT_ASSIGN_OR_RETURN(const auto peers,
+                      ElasticPeers::Create(std::move(agents), *lobby_, order.attempt,
+                                           [this](const auto& text) { session_.Say(text); }));
+  return session_.RunAttempt(std::move(shape), meeting.log_number, peers.get());
+}
+
+// Node 0 prepares the run directory and serves the attempt's store; the others wait for it.
+absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ranks) {
+  if (is_first()) {
+    absl::StatusOr<Meeting> meeting = Serve(order.attempt, ranks);
+    Meeting told = meeting.ok() ? *meeting : Meeting{.error = meeting.status()};
+    DT_RETURN_IF_ERROR(lobby_->Tell(MeetingKey(order.attempt), Encode(told)));
+    return meeting;
+  }
+  const auto cancelled = [this, &order] {
+    met_signal_ = session_.TakeStopSignal();
+    return lobby_->TakeStop(order.attempt).has_value() ? SIGTERM : met_signal_;
+  };
+  DT_ASSIGN_OR_RETURN(const std::string text,
+                      InSlices(Deadline::After(kMeetTime), cancelled, [&](Deadline slice) {
+                        return lobby_->Ask(MeetingKey(order.attempt), slice);
+                      }));
+  DT_ASSIGN_OR_RETURN(Meeting meeting, ParseMeeting(text, endpoint_.host));
+  DT_RETURN_IF_ERROR(Annotate(meeting.error, "node 0 cannot start"));
+  return meeting;
+}
+
+absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(int attempt, int ranks) {
+  Meeting meeting;
+  DT_ASSIGN_OR_RETURN(meeting.log_number, session_.ReadyRunDirectory(attempt == 0, ranks));
+  DT_ASSIGN_OR_RETURN(attempt_store_, comm::StoreServer::Create(endpoint_.host, 0, session_.key(),
+                                                                static_cast<uint64_t>(attempt)));
+  meeting.store = {endpoint_.host, attempt_store_->port()};
+  meeting.run_id = session_.run_id();
+  meeting.master_port = FreePort(endpoint_.host);
+  return meeting;
+}
+
+// Serves `dtrain drain`: "drain NODE" is answered with "ok NAME", and "left" when the node has
+// left; or with "no REASON".
+void ElasticNodeLaunch::Drain(const ControlCall& call) {
+  constexpr absl::Duration kAnswerTime = absl::Seconds(10);
+  constexpr char kDrain[] = "drain ";
+  if (!absl::StartsWith(call.request, kDrain)) {
+    call.reply("no such request");
+    return;
+  }
+  const std::shared_ptr<LobbyAgent> lobby = [this] {
+    std::lock_guard lock(mutex_);
+    return lobby_;
+  }();
+  if (lobby == nullptr) {
+    call.reply("no the coordinator is lost");
+    return;
+  }
+  LobbyMessage message{.kind = LobbyMessage::Kind::kDrain};
+  message.target = std::string(absl::StripPrefix(call.request, kDrain));
+  const absl::Status posted = lobby->Post(std::move(message));
+  const absl::StatusOr<LobbyOrder> answer =
+      posted.ok() ? lobby->AwaitAnswer(kAnswerTime) : absl::StatusOr<LobbyOrder>(posted);
+  if (!answer.ok() || answer->code != kExitOk || answer->names.size() < 2) {
+    call.reply(
+        absl::StrCat("no ", answer.ok() ? answer->text : std::string(answer.status().message())));
+    return;
+  }
+  call.reply(absl::StrCat("ok ", answer->text));
+  while (true) {
+    const absl::Status left = lobby->AwaitDismissal(answer->names[1], kSlice);
+    if (!absl::IsDeadlineExceeded(left) || call.is_stopping()) {
+      call.reply(left.ok() ? "left" : absl::StrCat("no ", left.message()));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+int RunElastic(NodeSession& session) { return ElasticNodeLaunch(session).Run(); }
+
+}  // namespace dtrain::launcher

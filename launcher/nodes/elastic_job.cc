@@ -1,0 +1,489 @@
+#include "launcher/nodes/elastic_job.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "launcher/restart.h"
+
+namespace dtrain::launcher {
+namespace {
+
+int64_t Later(int64_t now, absl::Duration time) { return now + absl::ToInt64Nanoseconds(time); }
+
+int CodeOfStop(int signal) { return signal == SIGINT ? kExitInterrupted : kExitTerminated; }
+
+}  // namespace
+
+bool StopsJob(int signal, int number) {
+  return number == 0 || (signal != SIGTERM && signal != SIGUSR1);
+}
+
+std::string ElasticNode::Name() const { return absl::StrFormat("node %d (host %s)", number, host); }
+
+ElasticJob::ElasticJob(const ElasticOptions& options, int64_t now_nanos)
+    : options_(options),
+      attempt_({.number = options.first_attempt - 1}),
+      gather_until_(Later(now_nanos, options.join_timeout)) {}
+
+std::vector<int> ElasticJob::world() const {
+  return phase_ == Phase::kRunning || phase_ == Phase::kEnding ? attempt_.world
+                                                               : std::vector<int>();
+}
+
+ElasticJob::Member* ElasticJob::InWorld(int id) {
+  const std::vector<int> ids = world();
+  const auto member = members_.find(id);
+  return member != members_.end() && std::count(ids.begin(), ids.end(), id) > 0 ? &member->second
+                                                                                : nullptr;
+}
+
+// Node 0, then the nodes of the last world in its order, then the others as they came.
+std::vector<int> ElasticJob::Preferred(int without) const {
+  std::vector<int> ids;
+  const auto add = [&](int id) {
+    const auto member = members_.find(id);
+    if (member != members_.end() && !member->second.leaving && id != without &&
+        std::count(ids.begin(), ids.end(), id) == 0) {
+      ids.push_back(id);
+    }
+  };
+  for (const auto& [id, member] : members_) {
+    if (member.node.number == 0) {
+      add(id);
+    }
+  }
+  if (ids.empty()) {
+    return ids;
+  }
+  std::for_each(attempt_.world.begin(), attempt_.world.end(), add);
+  for (const auto& [id, member] : members_) {
+    add(id);
+  }
+  return ids;
+}
+
+WorldChoice ElasticJob::Choose(const std::vector<int>& ids) const {
+  WorldRequest request{{}, options_.nodes_min, options_.nodes_max, options_.batch};
+  for (const int id : ids) {
+    const ElasticNode& node = members_.at(id).node;
+    request.nodes.push_back({node.Name(), node.ranks});
+  }
+  return ChooseWorld(request);
+}
+
+void ElasticJob::Join(int id, const ElasticNode& node, int64_t now_nanos) {
+  if (phase_ == Phase::kEnded) {
+    actions_.push_back({.kind = ElasticAction::Kind::kDismiss,
+                        .nodes = {id},
+                        .code = end_.code,
+                        .why = "the job has ended"});
+    return;
+  }
+  for (const auto& [other, member] : members_) {
+    if (member.node.number == node.number) {
+      actions_.push_back(
+          {.kind = ElasticAction::Kind::kDismiss,
+           .nodes = {id},
+           .code = kExitUsage,
+           .why = absl::StrFormat("another agent, that of host %s, is node %d already; give each "
+                                  "node its own --node-rank",
+                                  member.node.host, node.number)});
+      return;
+    }
+  }
+  members_.emplace(id, Member{node});
+  grow_at_ = std::max(grow_at_ == kNever ? 0 : grow_at_, Later(now_nanos, options_.last_call));
+  TryStart(now_nanos);
+  ParkSpares();
+}
+
+void ElasticJob::Lose(int id, const std::string& why, int64_t now_nanos) {
+  const auto member = members_.find(id);
+  if (member == members_.end()) {
+    return;
+  }
+  const bool in_world = InWorld(id) != nullptr;
+  const std::string name = member->second.node.Name();
+  const bool had_reported = member->second.report.has_value();
+  const bool is_first = member->second.node.number == 0;
+  members_.erase(member);
+  if (!in_world || had_reported) {  // A spare, or one whose ranks have ended.
+    CheckOver(now_nanos);
+    return;
+  }
+  attempt_.lost.push_back(name);
+  if (is_first) {
+    End(kExitTemporary, absl::StrFormat("%s is lost: %s", name, why));
+    return;
+  }
+  EndAttempt(/*save=*/false, absl::StrFormat("%s is lost: %s", name, why), now_nanos);
+  CheckOver(now_nanos);
+}
+
+void ElasticJob::Leave(int id, int64_t now_nanos) {
+  if (InWorld(id) != nullptr) {
+    Lose(id, "its agent has left", now_nanos);
+  } else {
+    members_.erase(id);
+  }
+}
+
+void ElasticJob::Stop(int signal, int64_t now_nanos) {
+  stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
+  if (world().empty()) {
+    End(CodeOfStop(signal), "the job is stopped by the user");
+  } else if (phase_ == Phase::kRunning) {
+    EndAttempt(/*save=*/true, "the job is stopped by the user", now_nanos);
+  }
+}
+
+absl::Status ElasticJob::Drain(int id, int64_t now_nanos) {
+  const auto found = members_.find(id);
+  if (found == members_.end() || phase_ == Phase::kEnded) {
+    return absl::NotFoundError("the job has no such node");
+  }
+  Member& member = found->second;
+  if (member.node.number == 0) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s has the job's coordinator and cannot be drained; stop the job with `dtrain stop` and "
+        "start it with another node 0: it goes on where it was",
+        member.node.Name()));
+  }
+  if (Choose(Preferred(id)).nodes == 0) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "without %s no number of nodes from %d to %d is left with which the job can "
+        "go on; start another node first, or stop the job with `dtrain stop`",
+        member.node.Name(), options_.nodes_min, options_.nodes_max));
+  }
+  member.leaving = true;
+  if (InWorld(id) == nullptr) {
+    DismissLeavers();
+  } else if (phase_ == Phase::kRunning) {
+    attempt_.is_planned = true;
+    EndAttempt(/*save=*/true, absl::StrCat(member.node.Name(), " is drained"), now_nanos);
+  }
+  return absl::OkStatus();
+}
+
+void ElasticJob::Report(int id, const NodeReport& report, int64_t now_nanos) {
+  Member* const member = InWorld(id);
+  if (member == nullptr || report.attempt != attempt_.number || member->report.has_value()) {
+    return;
+  }
+  member->report = report;
+  if (attempt_.reports_until == kNever) {
+    // One that has saved, or is done, may have to wait for the others' saves or last steps.
+    const bool is_calm = report.code == kExitOk || report.stop_signal != 0;
+    const absl::Duration others = std::max(options_.stop_grace, options_.exit_barrier);
+    attempt_.reports_until =
+        Later(now_nanos, options_.reports + (is_calm ? others : absl::ZeroDuration()));
+  }
+  attempt_.settled_at =
+      attempt_.settled_at == kNever ? Later(now_nanos, options_.settle) : attempt_.settled_at;
+  CheckOver(now_nanos);
+}
+
+void ElasticJob::Tick(int64_t now_nanos) {
+  switch (phase_) {
+    case Phase::kGathering:
+    case Phase::kWaiting:
+      TryStart(now_nanos);
+      return;
+    case Phase::kRunning:
+    case Phase::kEnding:
+      if (now_nanos >= attempt_.reports_until) {
+        LoseSilent(now_nanos);
+      }
+      CheckOver(now_nanos);
+      if (phase_ == Phase::kRunning) {
+        TryGrow(now_nanos);
+      }
+      return;
+    case Phase::kEnded:
+      return;
+  }
+}
+
+void ElasticJob::TryStart(int64_t now) {
+  if ((phase_ != Phase::kGathering && phase_ != Phase::kWaiting) || now < start_at_) {
+    return;
+  }
+  const std::vector<int> ids = Preferred();
+  const WorldChoice choice = Choose(ids);
+  if (choice.nodes == 0) {
+    last_call_until_ = kNever;
+    if (now >= gather_until_) {
+      GiveUpGathering();
+    }
+    return;
+  }
+  // At the start others may be on their way. Later, those that are left are known.
+  if (phase_ == Phase::kGathering && static_cast<int>(ids.size()) < options_.nodes_max) {
+    if (last_call_until_ == kNever) {
+      last_call_until_ = std::min(Later(now, options_.last_call), gather_until_);
+    }
+    if (now < last_call_until_) {
+      return;
+    }
+  }
+  Begin({ids.begin(), ids.begin() + choice.nodes}, choice.note, now);
+}
+
+void ElasticJob::Begin(std::vector<int> ids, const std::string& note, int64_t now) {
+  attempt_ = {.number = attempt_.number + 1, .world = std::move(ids)};
+  for (auto& [id, member] : members_) {
+    member.report.reset();
+  }
+  grow_at_ = Later(now, options_.last_call);
+  phase_ = Phase::kRunning;
+  const std::string why = absl::StrCat(why_, why_.empty() || note.empty() ? "" : "; ", note);
+  actions_.push_back({.kind = ElasticAction::Kind::kStart,
+                      .attempt = attempt_.number,
+                      .nodes = attempt_.world,
+                      .why = why});
+  ParkSpares();
+}
+
+// Tells the nodes that came too late, or are too many, what they wait for.
+void ElasticJob::ParkSpares() {
+  const size_t nodes = world().size();
+  for (auto& [id, member] : members_) {
+    const bool is_spare = nodes > 0 && InWorld(id) == nullptr;
+    if (is_spare && !member.is_parked) {
+      actions_.push_back(
+          {.kind = ElasticAction::Kind::kPark,
+           .nodes = {id},
+           .why = absl::StrFormat("%s is a spare: %d node%s train%s", member.node.Name(), nodes,
+                                  nodes == 1 ? "" : "s", nodes == 1 ? "s" : "")});
+    }
+    member.is_parked = is_spare;
+  }
+}
+
+void ElasticJob::GiveUpGathering() {
+  const std::vector<int> ids = Preferred();
+  const std::string waited = absl::FormatDuration(options_.join_timeout);
+  if (static_cast<int>(ids.size()) >= options_.nodes_min) {
+    End(kExitUsage, Choose(ids).note);
+    return;
+  }
+  End(kExitTemporary,
+      absl::StrFormat(
+          "%d of at least %d nodes are there after %s; start `dtrain launch` on more, or "
+          "wait longer with --rdzv-conf join_timeout=SECONDS",
+          members_.size(), options_.nodes_min, waited));
+}
+
+// Nodes that came after the start, or came back, are taken in once they have been there for a
+// while.
+void ElasticJob::TryGrow(int64_t now) {
+  const bool has_spare = members_.size() > attempt_.world.size();
+  const bool is_ending = attempt_.reports_until != kNever;
+  if (!has_spare || is_ending || now < grow_at_) {
+    return;
+  }
+  const WorldChoice choice = Choose(Preferred());
+  if (choice.nodes > static_cast<int>(attempt_.world.size())) {
+    attempt_.is_planned = true;
+    EndAttempt(
+        /*save=*/true,
+        absl::StrFormat("the job grows from %d to %d nodes", attempt_.world.size(), choice.nodes),
+        now);
+  }
+}
+
+// Tells the nodes of the attempt to end it. An order to end at once is the last one.
+void ElasticJob::EndAttempt(bool save, const std::string& why, int64_t now) {
+  if (attempt_.ends_at_once) {
+    return;
+  }
+  phase_ = Phase::kEnding;
+  attempt_.ends_at_once = !save;
+  why_ = why;
+  attempt_.reports_until =
+      Later(now, options_.reports + (save ? options_.stop_grace : absl::ZeroDuration()));
+  actions_.push_back(
+      {.kind = ElasticAction::Kind::kStop, .attempt = attempt_.number, .save = save, .why = why});
+}
+
+// The nodes that have not reported in time are told to end at once, and given up after that.
+void ElasticJob::LoseSilent(int64_t now) {
+  if (!attempt_.ends_at_once) {
+    EndAttempt(/*save=*/false, "some nodes have not ended their ranks in time", now);
+    return;
+  }
+  for (const int id : std::vector<int>(attempt_.world)) {
+    const auto member = members_.find(id);
+    if (phase_ != Phase::kEnded && member != members_.end() && !member->second.report.has_value()) {
+      actions_.push_back({.kind = ElasticAction::Kind::kDismiss,
+                          .nodes = {id},
+                          .code = kExitTemporary,
+                          .why = "its ranks have not ended in time"});
+      Lose(id, "its ranks have not ended in time", now);
+    }
+  }
+}
+
+void ElasticJob::CheckOver(int64_t now) {
+  const std::vector<int> ids = world();
+  for (const int id : ids) {
+    const auto member = members_.find(id);
+    if (member != members_.end() && !member->second.report.has_value()) {
+      return;
+    }
+  }
+  if (!ids.empty() && (now >= attempt_.settled_at || !MayBeLoss())) {
+    Conclude(now);
+  }
+}
+
+// Whether the failures may come from a node of whose loss the news has not come yet.
+bool ElasticJob::MayBeLoss() const {
+  if (!attempt_.lost.empty() || phase_ == Phase::kEnding) {
+    return false;
+  }
+  const std::optional<RankEnd> cause = Cause();
+  return cause.has_value() ? MayBeVictim(*cause) : CodeOfAttempt() == kExitTemporary;
+}
+
+// The code of the first node whose ranks did not end with 0. One that says more than that a node
+// was lost or stopped goes before the others.
+int ElasticJob::CodeOfAttempt() const {
+  int code = kExitOk;
+  for (const int id : attempt_.world) {
+    const auto member = members_.find(id);
+    if (member == members_.end() || !member->second.report.has_value()) {
+      continue;
+    }
+    const int other = member->second.report->code;
+    code = code == kExitOk || (code == kExitTemporary && other != kExitOk) ? other : code;
+  }
+  return code;
+}
+
+// A signal that ended the attempt on a node, or 0. The orders of planned ends are signals too.
+int ElasticJob::SignalOfAttempt() const {
+  for (const auto& [id, member] : members_) {
+    if (member.report.has_value() && member.report->stop_signal != 0) {
+      return member.report->stop_signal;
+    }
+  }
+  return 0;
+}
+
+bool ElasticJob::JobWasStopped() const {
+  return stop_signal_ != 0 || std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+           const std::optional<NodeReport>& report = entry.second.report;
+           return report.has_value() && report->stopped_here &&
+                  StopsJob(report->stop_signal, entry.second.node.number);
+         });
+}
+
+std::optional<RankEnd> ElasticJob::Cause() const {
+  std::vector<RankEnd> ends;
+  for (const auto& [id, member] : members_) {
+    if (member.report.has_value() && member.report->cause.has_value()) {
+      ends.push_back(*member.report->cause);
+    }
+  }
+  const RankEnd* const cause = RootCause(ends, StopRequest{.signal = SignalOfAttempt()});
+  return cause == nullptr ? std::nullopt : std::optional<RankEnd>(*cause);
+}
+
+void ElasticJob::Conclude(int64_t now) {
+  const int code = CodeOfAttempt();
+  const bool was_stopped = JobWasStopped();
+  const std::optional<RankEnd> cause = Cause();
+  const bool has_failed = cause.has_value() && !MayBeVictim(*cause);
+  const bool is_planned =
+      (attempt_.is_planned || SignalOfAttempt() != 0) && attempt_.lost.empty() && !has_failed;
+  int64_t durable = failures_.durable_step;
+  for (auto& [id, member] : members_) {
+    if (member.report.has_value()) {
+      durable = std::max(durable, member.report->durable_step);
+      if (!was_stopped && member.report->stopped_here &&
+          !StopsJob(member.report->stop_signal, member.node.number)) {
+        member.leaving = true;
+        member.leave_code = kExitTerminated;
+        why_ = absl::StrCat(member.node.Name(), " was told to stop");
+      }
+    }
+  }
+  const bool has_progress = durable > failures_.durable_step;
+  failures_.durable_step = durable;
+  failures_.alike = has_progress ? 0 : failures_.alike;
+  if (code == kExitOk) {
+    End(kExitOk, "");
+  } else if (was_stopped) {
+    End(stop_signal_ == SIGINT ? static_cast<int>(kExitInterrupted) : code, "");
+  } else if (is_planned) {
+    WaitUntil(now, why_);
+  } else {
+    DecideRestart(cause, has_progress, now);
+  }
+  DismissLeavers();
+  TryStart(now);
+}
+
+void ElasticJob::DecideRestart(const std::optional<RankEnd>& cause, bool has_progress,
+                               int64_t now) {
+  RestartInput input;
+  input.node_lost = !attempt_.lost.empty();
+  input.cause = cause.value_or(RankEnd{.exit_code = CodeOfAttempt()});
+  const std::string failure = input.node_lost
+                                  ? absl::StrCat("lost: ", absl::StrJoin(attempt_.lost, ", "))
+                                  : DescribeEnd(input.cause);
+  if (!has_progress) {
+    failures_.alike = failure == failures_.last ? failures_.alike + 1 : 1;
+  }
+  failures_.last = failure;
+  input.restarts_max = options_.restarts_max;
+  input.restarts_used = failures_.restarts_used;
+  input.bug_restarts_used = failures_.bug_restarts_used;
+  input.without_progress = failures_.alike;
+  const RestartPlan plan = RestartDecision(input);
+  if (!plan.restart) {
+    const bool is_worth_saying = options_.restarts_max > 0 || input.node_lost;
+    End(plan.exit_code, is_worth_saying ? absl::StrCat("no restart: ", plan.reason) : "");
+    return;
+  }
+  failures_.bug_restarts_used += !input.node_lost && CodeOf(input.cause) == kExitBug ? 1 : 0;
+  failures_.restarts_used += input.node_lost ? 0 : 1;
+  WaitUntil(Later(now, plan.wait),
+            input.node_lost ? absl::StrCat(why_, "; ", plan.reason) : plan.reason);
+}
+
+void ElasticJob::WaitUntil(int64_t start, const std::string& why) {
+  phase_ = Phase::kWaiting;
+  start_at_ = start;
+  why_ = why;
+  gather_until_ = Later(start, options_.join_timeout);
+}
+
+void ElasticJob::DismissLeavers() {
+  for (auto member = members_.begin(); member != members_.end();) {
+    if (member->second.leaving && InWorld(member->first) == nullptr) {
+      actions_.push_back({.kind = ElasticAction::Kind::kDismiss,
+                          .nodes = {member->first},
+                          .code = member->second.leave_code,
+                          .why = absl::StrCat(member->second.node.Name(), " has left the job")});
+      member = members_.erase(member);
+    } else {
+      ++member;
+    }
+  }
+}
+
+void ElasticJob::End(int code, const std::string& why) {
+  if (phase_ != Phase::kEnded) {
+    phase_ = Phase::kEnded;
+    end_ = {.kind = ElasticAction::Kind::kEnd, .code = code, .why = why};
+    actions_.push_back(end_);
+  }
+}
+
+}  // namespace dtrain::launcher

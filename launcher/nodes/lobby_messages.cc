@@ -1,0 +1,129 @@
+// The messages of lobby.h as JSON.
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "launcher/nodes/lobby.h"
+
+namespace dtrain::launcher {
+namespace {
+
+constexpr std::array<const char*, 5> kMessageKinds = {"join", "report", "leave", "stop", "drain"};
+constexpr std::array<const char*, 6> kOrderKinds = {"start",   "stop", "park",
+                                                    "dismiss", "end",  "answer"};
+
+absl::Status Malformed(const char* what, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " is malformed: ", why));
+}
+
+template <size_t N>
+absl::StatusOr<size_t> KindOf(const std::array<const char*, N>& names, const Json& json,
+                              const char* what) {
+  const std::string kind = json.at("kind");
+  for (size_t i = 0; i < N; ++i) {
+    if (kind == names.at(i)) {
+      return i;
+    }
+  }
+  return Malformed(what, kind);
+}
+
+Json ToJson(const ElasticNode& node) {
+  return {{"number", node.number}, {"host", node.host}, {"ranks", node.ranks}};
+}
+
+ElasticNode NodeOf(const Json& json) {
+  return {.number = json.at("number"), .host = json.at("host"), .ranks = json.at("ranks")};
+}
+
+Json ToJson(const NodeReport& report) {
+  return {{"attempt", report.attempt},
+          {"code", report.code},
+          {"cause", report.cause.has_value() ? EncodeEnd(*report.cause) : ""},
+          {"stop_signal", report.stop_signal},
+          {"stopped_here", report.stopped_here},
+          {"durable_step", report.durable_step}};
+}
+
+absl::StatusOr<NodeReport> ReportOf(const Json& json) {
+  NodeReport report{.attempt = json.at("attempt"),
+                    .code = json.at("code"),
+                    .cause = {},
+                    .stop_signal = json.at("stop_signal"),
+                    .stopped_here = json.at("stopped_here"),
+                    .durable_step = json.at("durable_step")};
+  if (const std::string cause = json.at("cause"); !cause.empty()) {
+    DT_ASSIGN_OR_RETURN(report.cause, DecodeEnd(cause));
+  }
+  return report;
+}
+
+}  // namespace
+
+std::string LobbyMessage::Encode() const {
+  return DumpJson(Json{{"kind", kMessageKinds.at(static_cast<size_t>(kind))},
+                       {"from", from},
+                       {"node", ToJson(node)},
+                       {"report", ToJson(report)},
+                       {"signal", signal},
+                       {"target", target}});
+}
+
+absl::StatusOr<LobbyMessage> LobbyMessage::Parse(absl::string_view text) {
+  constexpr char kWhat[] = "a message to the coordinator";
+  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, kWhat));
+  try {
+    LobbyMessage message;
+    DT_ASSIGN_OR_RETURN(const size_t kind, KindOf(kMessageKinds, json, kWhat));
+    message.kind = static_cast<Kind>(kind);
+    message.from = json.at("from");
+    message.node = NodeOf(json.at("node"));
+    DT_ASSIGN_OR_RETURN(message.report, ReportOf(json.at("report")));
+    message.signal = json.at("signal");
+    message.target = json.at("target");
+    return message;
+  } catch (const Json::exception& error) {
+    return Malformed(kWhat, error.what());
+  }
+}
+
+std::string LobbyOrder::Encode() const {
+  Json list = Json::array();
+  for (const ElasticNode& node : nodes) {
+    list.push_back(ToJson(node));
+  }
+  return DumpJson(Json{{"kind", kOrderKinds.at(static_cast<size_t>(kind))},
+                       {"attempt", attempt},
+                       {"names", names},
+                       {"nodes", std::move(list)},
+                       {"save", save},
+                       {"code", code},
+                       {"text", text}});
+}
+
+absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
+  constexpr char kWhat[] = "an order of the coordinator";
+  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, kWhat));
+  try {
+    LobbyOrder order;
+    DT_ASSIGN_OR_RETURN(const size_t kind, KindOf(kOrderKinds, json, kWhat));
+    order.kind = static_cast<Kind>(kind);
+    order.attempt = json.at("attempt");
+    order.names = json.at("names").get<std::vector<std::string>>();
+    for (const Json& node : json.at("nodes")) {
+      order.nodes.push_back(NodeOf(node));
+    }
+    order.save = json.at("save");
+    order.code = json.at("code");
+    order.text = json.at("text");
+    return order;
+  } catch (const Json::exception& error) {
+    return Malformed(kWhat, error.what());
+  }
+}
+
+std::string LobbyInboxKey(int64_t number) { return absl::StrCat("lobby/in/", number); }
+std::string LobbyOrderKey(int64_t number) { return absl::StrCat("lobby/order/", number); }
+
+}  // namespace dtrain::launcher

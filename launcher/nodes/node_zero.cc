@@ -1,0 +1,41 @@
+#include "launcher/nodes/node_zero.h"
+
+#include <csignal>
+#include <mutex>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/console/wait_notice.h"
+
+namespace dtrain::launcher {
+
+absl::Status StoppedWhileWaiting(int signal) {
+  return signal == SIGINT ? absl::CancelledError("SIGINT while waiting for the other nodes")
+                          : absl::AbortedError("stop signal while waiting for the other nodes");
+}
+
+absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
+    const comm::Endpoint& endpoint, const comm::JobKey& key, const comm::Hello& hello,
+    Deadline deadline, const std::function<int()>& cancelled) {
+  std::mutex mutex;
+  std::string last;  // Why the last try failed.
+  const WaitNotice notice([&] {
+    std::lock_guard lock(mutex);
+    return absl::StrFormat("node %d waits for `dtrain launch` of node 0 at %s%s", hello.id,
+                           endpoint.ToString(), last.empty() ? "" : absl::StrCat(" (", last, ")"));
+  });
+  return InSlices(deadline, cancelled, [&](Deadline) {
+    auto client = comm::StoreClient::Connect(endpoint, key, hello,
+                                             Earlier(deadline, Deadline::After(absl::Seconds(2))));
+    // Otherwise the store is not there yet, or is still the previous attempt's.
+    if (client.ok() || absl::IsPermissionDenied(client.status())) {
+      return client;
+    }
+    std::lock_guard lock(mutex);
+    last = std::string(client.status().message());
+    return absl::StatusOr<std::unique_ptr<comm::StoreClient>>(absl::DeadlineExceededError(last));
+  });
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,80 @@
+// Watches the ranks of one attempt for hangs and stragglers, on this node and, on node 0, on all
+// nodes: a thin shell around the decisions in launcher/watch/. Used by the supervisor's thread.
+//
+// Each node tells node 0 once a second of its ranks, in at most kSummaryBytesMax. Node 0 alone
+// decides, because it alone knows them all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/agent_channel.h"
+#include "launcher/nodes/peers.h"
+#include "launcher/ranks/process_sample.h"
+#include "launcher/ranks/rank_end.h"
+#include "launcher/records/reporter.h"
+#include "launcher/watch/hang.h"
+#include "launcher/watch/rank_tracker.h"
+#include "launcher/watch/straggler.h"
+
+namespace dtrain::launcher {
+
+struct JobWatchOptions {
+  int node = 0;
+  int nodes = 1;
+  int world_size = 1;
+  int attempt = 0;
+  std::string host;
+};
+
+class JobWatch {
+ public:
+  // `peers` may be null. Both outlive this object.
+  JobWatch(JobWatchOptions options, Peers* peers, Reporter& reporter);
+
+  void Take(const AgentMessage& message, int64_t now_nanos);
+  void Ended(int rank) { tracker_.Ended(rank); }
+  // Looks, if the last look is a while ago: says stragglers, tells node 0, and gives the end that
+  // stands for a hang when there is one (RankEnd::hang), without its order.
+  std::optional<RankEnd> Look(int64_t now_nanos);
+  // The ranks of this node that have sent a beat.
+  std::vector<RankView> LocalViews() const { return tracker_.Views(looked_nanos_); }
+  // When the next look is due.
+  absl::Duration period() const;
+
+ private:
+  struct Shared {
+    NodeSummary summary;
+    int64_t seen_nanos = 0;
+    size_t hash = 0;  // Of its text.
+  };
+  struct Cpu {
+    uint64_t wait_nanos = 0;
+    int64_t noted_nanos = 0;
+    double wait_share = 0;
+  };
+  void Sample(int64_t now_nanos);
+  void NoteCpuWait(const AgentMessage& message, int64_t now_nanos);
+  void Exchange(int64_t now_nanos);
+  void SayStragglers();
+  std::vector<RankView> AllViews(int64_t now_nanos) const;
+  RankEnd EndOf(const Hang& hang, const std::vector<RankView>& views) const;
+
+  const JobWatchOptions options_;
+  Peers* const peers_;
+  Reporter& reporter_;
+  RankTracker tracker_;
+  StragglerFinder stragglers_;
+  std::map<int, BlockCollector> collectors_;
+  std::map<int, Cpu> cpu_;
+  std::map<int, Shared> shared_;  // By node.
+  Json blocks_to_share_ = Json::array();
+  int64_t looked_nanos_ = 0;
+  int64_t sampled_nanos_ = 0;
+  int64_t exchanged_nanos_ = 0;
+};
+
+}  // namespace dtrain::launcher

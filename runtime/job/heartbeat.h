@@ -1,0 +1,65 @@
+// What a rank tells its agent of its progress: at each phase at once, and several times a second
+// how far it is in collectives. Thread-safe; never blocks a step.
+//
+// The regular beats come from comm's watchdog thread, so they go on while the training thread hangs
+// and stop when the whole process does. The agent finds hangs by what the beats hold
+// (launcher/watch/).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/agent_channel.h"
+#include "comm/watchdog.h"
+#include "dtrain/metrics.h"
+
+namespace dtrain {
+
+class Heartbeat {
+ public:
+  // REQUIRES: `agent` outlives this object.
+  Heartbeat(AgentChannel& agent, int rank);
+
+  // Starts the regular beats. `limits` go with each, because any message may be dropped.
+  void Start(const HangLimits& limits);
+  // The rank begins `phase`, after `step` finished steps. REQUIRES: `phase` is a literal.
+  void Mark(const char* phase, int64_t step);
+  // The same after as many steps as before; gives the phase that this one interrupts.
+  std::string Interrupt(const std::string& phase);
+  // A step is finished; its times are sent when they are there, which on a GPU is later.
+  void EndStep(const StepReport& report);
+
+ private:
+  AgentMessage Beat();
+  AgentMessage Begin(const std::string& phase, int64_t step);
+  void SendRegular();
+
+  AgentChannel& agent_;
+  std::mutex mutex_;
+  AgentMessage last_;                   // Guarded by mutex_.
+  std::deque<StepReport> unsent_;       // Used by the training thread alone.
+  std::unique_ptr<comm::Watch> watch_;  // Last: its inspection uses the members above.
+};
+
+// A phase that lasts as long as this object, inside another one. `heartbeat` may be null.
+class InnerPhase {
+ public:
+  InnerPhase(Heartbeat* heartbeat, const char* phase)
+      : heartbeat_(heartbeat), outer_(heartbeat == nullptr ? "" : heartbeat->Interrupt(phase)) {}
+  InnerPhase(const InnerPhase&) = delete;
+  InnerPhase& operator=(const InnerPhase&) = delete;
+  ~InnerPhase() {
+    if (heartbeat_ != nullptr) {
+      heartbeat_->Interrupt(outer_);
+    }
+  }
+
+ private:
+  Heartbeat* const heartbeat_;
+  const std::string outer_;
+};
+
+}  // namespace dtrain

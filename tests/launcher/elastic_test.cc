@@ -1,0 +1,174 @@
+// Jobs whose number of nodes changes: several agents on one host, with scripts as ranks.
+#include <csignal>
+
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/launcher/nodes_fixture.h"
+
+namespace dtrain::launcher::elastic_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Says where it is. It ends well in attempt 1; before, it waits for the signal by which ranks are
+// asked to save.
+constexpr char kUntilAttempt1[] =
+    "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 1 ] && exit 0; "
+    "trap 'echo saved; exit 143' TERM INT; while :; do sleep 0.05; done";
+
+class ElasticTest : public NodesTest {
+ protected:
+  // A node of a job of 1 to 2 nodes.
+  std::vector<std::string> Elastic(int node, const std::string& script = kUntilAttempt1,
+                                   const std::string& last_call = "60") const {
+    std::vector<std::string> words = Node(node, endpoint_, 1, script);
+    words[2] = "1:2";
+    words.insert(words.begin() + 1, {"--rdzv-conf", "last_call_timeout=" + last_call});
+    return words;
+  }
+  static std::string Out(int attempt, int rank) {
+    return absl::StrFormat("run/logs/attempt-%d/rank-%d.out", attempt, rank);
+  }
+
+  const std::string endpoint_ = FreeEndpoint();
+};
+
+TEST_F(ElasticTest, StartsWithWhatHasComeByTheLastCall) {
+  LaunchedJob first(Elastic(0, "echo $WORLD_SIZE ranks", "0.2"));
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(first.File(Out(0, 0)), "1 ranks\n");
+}
+
+TEST_F(ElasticTest, ASpareTakesThePlaceOfAKilledNode) {
+  LaunchedJob first(Elastic(0));
+  LaunchedJob second(Elastic(1));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
+  LaunchedJob spare(Elastic(7));
+  ASSERT_TRUE(spare.AwaitText("stderr", "is a spare: 2 nodes train"));
+  second.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(spare.Wait(), 0) << spare.Err();
+  EXPECT_THAT(first.Err(), HasSubstr("is lost: the connection of its agent has ended"));
+  EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 2\n");
+  EXPECT_EQ(spare.File(Out(1, 1)), "attempt 1 rank 1 of 2\n");
+  EXPECT_TRUE(second.AwaitNothingLeft());
+}
+
+TEST_F(ElasticTest, WithoutASpareTheJobGoesOnWithFewerNodes) {
+  LaunchedJob first(Elastic(0));
+  LaunchedJob second(Elastic(1));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
+  second.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
+}
+
+TEST_F(ElasticTest, ASilentNodeIsLostAndComesBackAsANewOne) {
+  const std::string script =
+      "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 2 ] && exit 0; "
+      "trap 'exit 143' TERM; while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script, "0.5"));
+  LaunchedJob second(Elastic(1, script, "0.5"));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
+  second.Signal(SIGSTOP);
+  ASSERT_TRUE(first.AwaitText(Out(1, 0), "attempt 1 rank 0 of 1"));
+  EXPECT_THAT(first.Err(), HasSubstr("is lost: its agent has been silent for 900ms"));
+  second.Signal(SIGCONT);
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_THAT(second.Err(), HasSubstr("the coordinator has given this node up"));
+  EXPECT_EQ(first.File(Out(2, 0)), "attempt 2 rank 0 of 2\n");
+}
+
+TEST_F(ElasticTest, AKilledNodeThatIsStartedAgainIsTakenInWithASave) {
+  const std::string script =
+      "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 2 ] && exit 0; "
+      "trap 'echo saved; exit 143' TERM; while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script, "0.5"));
+  LaunchedJob second(Elastic(1, script, "0.5"));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
+  second.Signal(SIGKILL);
+  ASSERT_TRUE(first.AwaitText(Out(1, 0), "attempt 1 rank 0 of 1"));
+  LaunchedJob again(Elastic(1, script, "0.5"));
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(again.Wait(), 0) << again.Err();
+  EXPECT_THAT(first.File(Out(1, 0)), HasSubstr("saved"));
+  EXPECT_THAT(first.Err(), HasSubstr("the job grows from 1 to 2 nodes"));
+  EXPECT_EQ(first.File(Out(2, 0)), "attempt 2 rank 0 of 2\n");
+}
+
+TEST_F(ElasticTest, ADrainedNodeLeavesWithASaveAndTheJobGoesOn) {
+  LaunchedJob first(Elastic(0));
+  LaunchedJob second(Elastic(1));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
+  LaunchedJob refused({"drain", "0", first.folder() + "/run"});
+  EXPECT_EQ(refused.Wait(), 64);
+  EXPECT_THAT(refused.Err(), HasSubstr("has the job's coordinator and cannot be drained"));
+  LaunchedJob drain({"drain", "1", first.folder() + "/run"});
+  EXPECT_EQ(drain.Wait(), 0) << drain.Err();
+  EXPECT_THAT(drain.Out(), HasSubstr("has left after"));
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_THAT(second.File(Out(0, 1)), HasSubstr("saved"));
+  EXPECT_THAT(first.File(Out(0, 0)), HasSubstr("saved"));
+  EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
+}
+
+TEST_F(ElasticTest, SigtermToOneNodeLetsItGoAndSigintStopsAll) {
+  const std::string script =
+      "echo attempt $DTRAIN_ATTEMPT; trap 'echo saved; exit 143' TERM; trap 'exit 130' INT; "
+      "while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script));
+  LaunchedJob second(Elastic(1, script));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0"));
+  ASSERT_TRUE(first.AwaitText(Out(0, 0), "attempt 0"));
+  second.Signal(SIGTERM);
+  EXPECT_EQ(second.Wait(), 143) << second.Err();
+  ASSERT_TRUE(first.AwaitText(Out(1, 0), "attempt 1"));
+  EXPECT_THAT(first.File(Out(0, 0)), HasSubstr("saved"));
+  first.Signal(SIGINT);
+  EXPECT_EQ(first.Wait(), 130) << first.Err();
+}
+
+TEST_F(ElasticTest, TheOthersWaitForALostNodeZeroAndGoOnWithItsSuccessor) {
+  const std::string script = "echo attempt $DTRAIN_ATTEMPT; [ -e go ] && exit 0; sleep 1000";
+  LaunchedJob first(Elastic(0, script));
+  LaunchedJob second(Elastic(1, script));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0"));
+  first.Signal(SIGKILL);
+  ASSERT_TRUE(second.AwaitText("stderr", "node 0, which has the job's coordinator, is lost"));
+  EXPECT_THAT(second.Err(), Not(HasSubstr("exit code")));
+  LaunchedJob successor(Elastic(0, "echo attempt $DTRAIN_ATTEMPT of $WORLD_SIZE"),
+                        {"sh", "-c", "touch go; exec \"$0\" \"$@\""});
+  const std::string go = second.folder() + "/go";
+  ASSERT_TRUE(successor.AwaitText(Out(0, 0), "attempt 0 of 2")) << successor.Err();
+  second.Signal(SIGINT);
+  EXPECT_EQ(second.Wait(), 130) << second.Err();
+  EXPECT_EQ(successor.Wait(), 130) << successor.Err();
+}
+
+TEST_F(ElasticTest, AUsersErrorEndsAllNodesWithItsCode) {
+  const std::string script = "[ $RANK = 1 ] && exit 64; sleep 1000";
+  LaunchedJob first(Elastic(0, script));
+  LaunchedJob second(Elastic(1, script));
+  EXPECT_EQ(first.Wait(), 64) << first.Err();
+  EXPECT_EQ(second.Wait(), 64) << second.Err();
+  EXPECT_TRUE(first.AwaitNothingLeft());
+  EXPECT_TRUE(second.AwaitNothingLeft());
+}
+
+TEST_F(ElasticTest, ASecondAgentOfOneNodeIsRefused) {
+  LaunchedJob first(Elastic(0));
+  LaunchedJob second(Elastic(1));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0"));
+  LaunchedJob third(Elastic(1));
+  EXPECT_EQ(third.Wait(), 64) << third.Err();
+  EXPECT_THAT(third.Err(), HasSubstr("is node 1 already; give each node its own --node-rank"));
+  second.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::elastic_test

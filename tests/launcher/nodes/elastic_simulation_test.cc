@@ -1,0 +1,263 @@
+// ElasticJob among simulated nodes that are lost, cut off, told to leave and come back, over
+// thousands of seeds. Safety: one attempt at a time, of a world that is allowed and divides the
+// batch. Liveness: when the faults have ended, the job runs with all nodes that it can use.
+#include <csignal>
+#include <map>
+#include <queue>
+#include <vector>
+
+#include "base/numeric/prng.h"
+#include "gtest/gtest.h"
+#include "launcher/nodes/elastic_job.h"
+
+namespace dtrain::launcher::elastic_simulation_test {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kSecond = 1000 * kMillisecond;
+constexpr int64_t kTick = 100 * kMillisecond;
+constexpr int64_t kFaultTime = 60 * kSecond;
+constexpr int64_t kQuietTime = 60 * kSecond;
+constexpr int kSeeds = 2000;
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed) : random_(seed), options_(MakeOptions()), job_(options_, 0) {
+    const int count = options_.nodes_max + Below(3);
+    for (int number = 0; number < count; ++number) {
+      nodes_.push_back({.ranks = ranks_});
+      Start(number);
+    }
+  }
+
+  void Run() {
+    for (; now_ < kFaultTime + kQuietTime && !::testing::Test::HasFailure(); now_ += kTick) {
+      if (now_ < kFaultTime) {
+        MakeTrouble();
+      } else {
+        Restore();
+      }
+      Deliver();
+      job_.Tick(now_);
+      Obey();
+    }
+    CheckAllRun();
+  }
+
+ private:
+  struct Node {
+    int ranks = 1;
+    int id = -1;       // Of its agent; -1: it has none.
+    bool cut = false;  // The coordinator hears nothing of it, and it hears nothing.
+    int running = -1;  // The attempt whose ranks it has.
+  };
+  struct Event {
+    int64_t at = 0;
+    int id = 0;
+    enum class Kind { kJoin, kLose, kReport } kind = Kind::kJoin;
+    int number = 0;
+    NodeReport report = {};
+    bool operator<(const Event& other) const { return at > other.at; }  // The earliest is on top.
+  };
+
+  int Below(int bound) { return static_cast<int>(random_.Below(static_cast<uint64_t>(bound))); }
+  bool Rarely(int one_in) { return Below(one_in) == 0; }
+
+  ElasticOptions MakeOptions() {
+    ranks_ = 1 + Below(2);
+    ElasticOptions options;
+    options.nodes_max = 2 + Below(6);
+    options.nodes_min = 1 + Below(options.nodes_max - 1);
+    // The smallest allowed world divides it, and often larger ones do not.
+    options.batch = Rarely(4)
+                        ? BatchSizes{}
+                        : BatchSizes{int64_t{2} * ranks_ * options.nodes_min * (1 + Below(6)), 2};
+    options.restarts_max = 1'000'000;
+    options.join_timeout = absl::Hours(1);
+    options.last_call = absl::Seconds(1 + Below(5));
+    options.stop_grace = absl::Seconds(5);
+    options.exit_barrier = absl::Seconds(5);
+    options.reports = absl::Seconds(3);
+    return options;
+  }
+
+  void Start(int number) {
+    Node& node = nodes_[static_cast<size_t>(number)];
+    node.id = next_id_++;
+    node.cut = false;
+    node.running = -1;
+    events_.push({now_ + Below(50) * kMillisecond, node.id, Event::Kind::kJoin, number, {}});
+  }
+
+  // The agent dies with its ranks, and the coordinator learns of it within a second.
+  void Kill(int number) {
+    Node& node = nodes_[static_cast<size_t>(number)];
+    events_.push({now_ + Below(1000) * kMillisecond, node.id, Event::Kind::kLose, number, {}});
+    node.id = -1;
+    node.running = -1;
+  }
+
+  void EndAttempt(Node& node, NodeReport report) {
+    report.attempt = node.running;
+    report.durable_step = ++step_;  // Without progress a job may end with 93.
+    node.running = -1;
+    events_.push({now_ + Below(50) * kMillisecond, node.id, Event::Kind::kReport, 0, report});
+  }
+
+  void MakeTrouble() {
+    for (int number = 0; number < static_cast<int>(nodes_.size()); ++number) {
+      Node& node = nodes_[static_cast<size_t>(number)];
+      if (node.id < 0 && Rarely(40)) {
+        Start(number);
+      } else if (node.id >= 0 && number > 0 && Rarely(300)) {
+        Kill(number);
+      } else if (node.id >= 0 && number > 0 && Rarely(400)) {
+        node.cut = true;  // Its ranks run on; the coordinator counts it as lost.
+        events_.push({now_ + kSecond, node.id, Event::Kind::kLose, number, {}});
+      } else if (node.cut && Rarely(30)) {
+        Start(number);  // It has learnt that it was given up, and comes back.
+      } else if (node.id >= 0 && !node.cut && node.running >= 0 && Rarely(300)) {
+        const RankEnd killed{.signal = SIGKILL};
+        EndAttempt(node,
+                   Rarely(2) ? NodeReport{.code = 75} : NodeReport{.code = 137, .cause = killed});
+      } else if (node.id >= 0 && !node.cut && node.running >= 0 && number > 0 && Rarely(500)) {
+        EndAttempt(node, {.code = 143, .stop_signal = SIGTERM, .stopped_here = true});
+      } else if (node.id >= 0 && Rarely(500)) {
+        job_.Drain(node.id, now_).IgnoreError();
+      }
+    }
+  }
+
+  void Restore() {
+    for (int number = 0; number < static_cast<int>(nodes_.size()); ++number) {
+      if (nodes_[static_cast<size_t>(number)].id < 0 || nodes_[static_cast<size_t>(number)].cut) {
+        Start(number);
+      }
+    }
+  }
+
+  void Deliver() {
+    while (!events_.empty() && events_.top().at <= now_) {
+      const Event event = events_.top();
+      events_.pop();
+      switch (event.kind) {
+        case Event::Kind::kJoin: {
+          // A number whose last agent is not yet known to be lost would be refused; its agent then
+          // tries again.
+          if (known_.count(event.number) > 0) {
+            events_.push({now_ + kTick, event.id, event.kind, event.number, {}});
+            break;
+          }
+          known_[event.number] = event.id;
+          if (nodes_[static_cast<size_t>(event.number)].id != event.id) {
+            // It died before its message was read, and nothing will be heard of it.
+            events_.push({now_ + kSecond, event.id, Event::Kind::kLose, event.number, {}});
+          }
+          job_.Join(event.id, {event.number, "h", nodes_[static_cast<size_t>(event.number)].ranks},
+                    now_);
+          break;
+        }
+        case Event::Kind::kLose:
+          if (known_.count(event.number) > 0 && known_[event.number] == event.id) {
+            known_.erase(event.number);
+          }
+          job_.Lose(event.id, "lost", now_);
+          break;
+        case Event::Kind::kReport:
+          job_.Report(event.id, event.report, now_);
+          break;
+      }
+    }
+  }
+
+  // What the agents do about the actions.
+  void Obey() {
+    for (const ElasticAction& action : job_.TakeActions()) {
+      switch (action.kind) {
+        case ElasticAction::Kind::kStart:
+          CheckStart(action);
+          for (Node& node : nodes_) {
+            const bool is_in =
+                std::count(action.nodes.begin(), action.nodes.end(), node.id) > 0 && node.id >= 0;
+            node.running = is_in && !node.cut ? action.attempt : node.running;
+          }
+          break;
+        case ElasticAction::Kind::kStop:
+          for (Node& node : nodes_) {
+            if (node.id >= 0 && !node.cut && node.running == action.attempt) {
+              EndAttempt(
+                  node, {.code = action.save ? 143 : 75, .stop_signal = action.save ? SIGTERM : 0});
+            }
+          }
+          break;
+        case ElasticAction::Kind::kPark:
+          break;
+        case ElasticAction::Kind::kDismiss:
+          for (int number = 0; number < static_cast<int>(nodes_.size()); ++number) {
+            Node& node = nodes_[static_cast<size_t>(number)];
+            if (node.id == action.nodes.front()) {
+              EXPECT_NE(number, 0);
+              Kill(number);
+            }
+          }
+          break;
+        case ElasticAction::Kind::kEnd:
+          ADD_FAILURE() << "the job has ended with " << action.code << ": " << action.why;
+          break;
+      }
+    }
+  }
+
+  void CheckStart(const ElasticAction& action) {
+    EXPECT_EQ(action.attempt, last_attempt_ + 1);
+    last_attempt_ = action.attempt;
+    const int count = static_cast<int>(action.nodes.size());
+    EXPECT_GE(count, options_.nodes_min);
+    EXPECT_LE(count, options_.nodes_max);
+    EXPECT_TRUE(Divides(options_.batch, int64_t{count} * ranks_)) << count;
+    EXPECT_EQ(action.nodes.front(), nodes_.front().id) << "node 0 is first";
+    for (const Node& node : nodes_) {
+      // One that is cut off may have ranks of a former attempt, whose epoch fences them.
+      EXPECT_TRUE(node.cut || node.id < 0 || node.running < 0)
+          << "attempt " << node.running << " still runs when " << action.attempt << " begins";
+    }
+  }
+
+  void CheckAllRun() {
+    WorldRequest request{{}, options_.nodes_min, options_.nodes_max, options_.batch};
+    for (const Node& node : nodes_) {
+      request.nodes.push_back({"", node.ranks});
+    }
+    const size_t expected = static_cast<size_t>(ChooseWorld(request).nodes);
+    ASSERT_GT(expected, 0U);
+    EXPECT_EQ(job_.world().size(), expected);
+    EXPECT_EQ(std::count_if(nodes_.begin(), nodes_.end(),
+                            [&](const Node& node) { return node.running == last_attempt_; }),
+              static_cast<ptrdiff_t>(expected));
+  }
+
+  SplitMix64 random_;
+  int ranks_ = 1;
+  const ElasticOptions options_;
+  ElasticJob job_;
+  int64_t now_ = 0;
+  int next_id_ = 0;
+  int last_attempt_ = -1;
+  int64_t step_ = 0;
+  std::vector<Node> nodes_;   // By number.
+  std::map<int, int> known_;  // The agents by number, as the coordinator knows them.
+  std::priority_queue<Event> events_;
+};
+
+TEST(ElasticSimulation, IsSafeAndRunsAgainAfterWhateverHappened) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Simulation(seed).Run();
+    if (HasFailure()) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::elastic_simulation_test

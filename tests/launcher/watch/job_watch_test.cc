@@ -1,0 +1,149 @@
+// Two nodes' watches over fakes in place of the store: node 0 finds what happens on the other one.
+#include "launcher/ranks/job_watch.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/temp_dir.h"
+
+namespace dtrain::launcher::job_watch_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+class FakePeers final : public Peers {
+ public:
+  int poll_fd() const override { return -1; }
+  std::vector<Order> Take() override { return {}; }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order) override {}
+  int nodes() const override { return 2; }
+  void Share(std::string summary) override { shared.push_back(std::move(summary)); }
+  std::vector<std::pair<int, std::string>> TakeShared() override {
+    return std::exchange(arrived, {});
+  }
+  std::vector<std::string> shared;
+  std::vector<std::pair<int, std::string>> arrived;
+};
+
+// Rank 0 on node 0 and rank 1 on node 1.
+class JobWatchTest : public ::testing::Test {
+ protected:
+  JobWatchTest() {
+    for (const int node : {0, 1}) {
+      watches_.push_back(
+          std::make_unique<JobWatch>(JobWatchOptions{.node = node,
+                                                     .nodes = 2,
+                                                     .world_size = 2,
+                                                     .attempt = 4,
+                                                     .host = node == 0 ? "host-a" : "host-b"},
+                                     &peers_[node], *reporter_));
+    }
+  }
+  void TearDown() override {
+    reporter_.reset();
+    std::filesystem::remove_all(folder_.path());
+  }
+  // The state of a rank after `step` steps of 0.1 s.
+  static AgentMessage Beat(int rank, int64_t step, const char* phase, uint64_t entered) {
+    AgentMessage message;
+    message.rank = rank;
+    message.pid = 0;  // /proc has none of that number.
+    message.step = step;
+    message.phase = phase;
+    message.marks = static_cast<uint64_t>(step) + 1;
+    message.groups = {{.group = "world",
+                       .entered = entered,
+                       .left = static_cast<uint64_t>(step),
+                       .call = "barrier"}};
+    message.limits = {.fixed_s = -1, .patience_s = 10, .slow_s = 600};
+    message.times = {.step = step, .whole_s = 0.1, .forward_s = 0.05};
+    return message;
+  }
+  // Both nodes look; node 1 tells node 0.
+  std::optional<RankEnd> Look() {
+    EXPECT_FALSE(watches_[1]->Look(now_).has_value()) << "node 0 decides";
+    for (std::string& text : std::exchange(peers_[1].shared, {})) {
+      peers_[0].arrived.emplace_back(1, std::move(text));
+    }
+    return watches_[0]->Look(now_);
+  }
+  void TrainSteps(int64_t steps) {
+    for (int64_t step = 0; step < steps; ++step) {
+      now_ += kSecond / 10;
+      for (const int rank : {0, 1}) {
+        watches_[static_cast<size_t>(rank)]->Take(
+            Beat(rank, step, "program", static_cast<uint64_t>(step)), now_);
+      }
+      ASSERT_FALSE(Look().has_value());
+    }
+  }
+  const TempDir folder_ = *TempDir::Create("/tmp");
+  std::unique_ptr<Reporter> reporter_ =
+      *Reporter::Start({.events_path = folder_.path() + "/events.jsonl"});
+  FakePeers peers_[2];
+  std::vector<std::unique_ptr<JobWatch>> watches_;
+  int64_t now_ = 100 * kSecond;
+};
+
+TEST_F(JobWatchTest, NodeZeroNamesARankOfAnotherNodeThatHangs) {
+  TrainSteps(40);
+  std::optional<RankEnd> hang;
+  const int64_t start = now_;
+  while (!hang.has_value() && now_ < start + 10 * kSecond) {
+    now_ += kSecond / 4;
+    watches_[0]->Take(Beat(0, 40, "update", 41), now_);  // It waits for rank 1.
+    watches_[1]->Take(Beat(1, 40, "data", 40), now_);
+    hang = Look();
+  }
+  ASSERT_TRUE(hang.has_value());
+  EXPECT_LE(now_ - start, 3 * kSecond) << "a second of the limit, and one of the exchange";
+  EXPECT_EQ(hang->rank, 1);
+  EXPECT_EQ(hang->node, 1);
+  EXPECT_EQ(hang->host, "host-b");
+  EXPECT_EQ(hang->hang, "never_entered");
+  EXPECT_EQ(hang->exit_code, kExitTemporary);
+  EXPECT_THAT(hang->error, HasSubstr("has not entered collective 41"));
+}
+
+TEST_F(JobWatchTest, WhatANodeSaidLongAgoAndOfAnotherAttemptIsNoBasis) {
+  TrainSteps(40);
+  NodeSummary old;
+  old.attempt = 3;
+  old.ranks.push_back({.rank = 1, .node = 1, .phase = "forward", .still_s = 100});
+  old.ranks[0].limits = {.fixed_s = -1, .patience_s = 10, .slow_s = 600};
+  for (int look = 0; look < 40; ++look) {
+    now_ += kSecond / 4;
+    watches_[0]->Take(Beat(0, 40, "update", 41), now_);
+    peers_[0].arrived.emplace_back(1, EncodeSummary(old));
+    EXPECT_FALSE(watches_[0]->Look(now_).has_value());
+  }
+}
+
+TEST_F(JobWatchTest, ASlowRankOfAnotherNodeIsAnEvent) {
+  for (int64_t step = 0; step < 200; ++step) {
+    now_ += kSecond / 10;
+    for (const int rank : {0, 1}) {
+      AgentMessage message = Beat(rank, step, "program", static_cast<uint64_t>(step));
+      message.times.forward_s = rank == 1 && step >= 100 ? 0.08 : 0.05;
+      watches_[static_cast<size_t>(rank)]->Take(message, now_);
+    }
+    Look();
+  }
+  ASSERT_TRUE(reporter_->Finish(absl::Seconds(10)));
+  const std::string events = ReadFile(folder_.path() + "/events.jsonl").value_or("");
+  EXPECT_THAT(events, HasSubstr(R"("event":"straggler","rank":1)"));
+  EXPECT_THAT(events, ::testing::Not(HasSubstr(R"("event":"hang")")));
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::job_watch_test
