@@ -19,12 +19,13 @@ import re
 import sys
 
 import page_goals
+import page_gpu
 import page_tables
 import provenance
 import report
 
 PAGE = os.path.join(provenance.SOURCE, "docs", "PERFORMANCE.md")
-TABLES = {**page_tables.TABLES, **page_goals.TABLES}
+TABLES = {**page_tables.TABLES, **page_goals.TABLES, **page_gpu.TABLES}
 BEGIN = re.compile(r"^<!-- figures: (?P<table>[\w-]+)(?:, (?P<files>[^>]*?))? -->$")
 END = "<!-- end of figures -->"
 NONE = re.compile(r"^<!-- no figures: .+ -->$")  # Stands before a table without figures.

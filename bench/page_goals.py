@@ -24,6 +24,10 @@ def mebibytes(value):
     return f"{value:.0f} MiB"
 
 
+def milliseconds(value):
+    return f"{value * 1e3:.0f} ms"
+
+
 def times(value):
     return f"{value:.3f}" if value < 2 else f"{value:.3g}"
 
@@ -90,6 +94,13 @@ GROUPS = (
           "{:.0f} MB".format),
     Group("checkpoint", "", "another number of ranks at most 1.2 of a plain restore",
           "checkpoint.*reshard_of_restore", times),
+    Group("launch", "[launching](#launching)", "2 ranks from command to the first forward within 0.5 s",
+          "launch.first_forward_s", "{:.2f} s".format),
+    Group("launch", "", "at most 1/8 of torchrun's time", "launch.first_forward_vs_torchrun.*", times),
+    Group("launch", "", "two hosts over ssh at most 1/4 of torchrun's time", "launch.two_hosts.*", times),
+    Group("launch", "", "`dtrain --help` within 20 ms", "launch.help_s", milliseconds),
+    Group("launch", "", "a killed rank is seen within 50 ms", "launch.killed_rank_seen_s", milliseconds),
+    Group("launch", "", "and the next step has ended within 0.3 s of it", "launch.killed_rank_next.*", milliseconds),
     Group("train", "[default training](#the-default-training)", "validation loss below 2.4 within 3 minutes",
           "train.validation_loss.*"),
     Group("train", "", "1 s from a kill of a rank to the end of the launch", "train.slowest_kill.*",

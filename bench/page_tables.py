@@ -3,6 +3,7 @@ import statistics
 
 import comm
 import comm_tcp
+import launch
 import page_text
 import step
 import zero
@@ -355,13 +356,41 @@ def checkpoint_goals(files):
     return table(("goal", "what", "measured", "", ""), rows, "llrrl")
 
 
+def launch_times(files):
+    found = only(files)
+    goals = {goal["name"].removeprefix("launch."): goal for goal in found["goals"]}
+
+    def goal_cells(*names):
+        """Of the goals whose names begin so."""
+        shown = [goal for name, goal in goals.items() if name.startswith(names)]
+        return ("; ".join(f"{goal['measured']:.3g} (at most {goal['target']:.3g})" for goal in shown),
+                "; ".join(cell_of(goal) for goal in shown))
+
+    def row_of(what, row, key, names):
+        def cell(way):
+            value = launch.median(row, way, key)
+            return "" if value is None else f"{value * 1e3:,.0f}"
+
+        return (what, *(cell(way) for way in ("dtrain", "torchrun", "torchrun-cpu")), *goal_cells(*names))
+
+    rows = [row_of(f"{row['name']}: to the first forward", row, None, (name,))
+            for part, name in (("start", "first_forward"), ("hosts", "two_hosts")) for row in found.get(part, [])]
+    rows += [row_of(f"`{row['name']}`", row, None, ("help",)) for row in found.get("help", [])]
+    for row in found.get("killed", []):
+        for key, what, names in (("seen_s", "its launcher says so", ("killed_rank_seen",)),
+                                 ("next_step_s", "the next step has ended", ("killed_rank_next",)),
+                                 ("new_step_s", "the first new step has ended", ("none",))):
+            rows.append(row_of(f"{row['name']}, until {what}", row, key, names))
+    return table(("", "dtrain, ms", "torchrun, ms", "without CUDA's libraries, ms", "goals", ""), rows, "lrrrll")
+
+
 TABLES = {"build": build, "train": train, "mfu": mfu, "step": step_speed, "start": step_start,
           "comm": comm_shm, "tcp": tcp, "tcp-shaped": tcp_shaped, "roce": roce, "overlap": overlap,
           "compression": compression,
           "zero-speed": zero_speed, "zero-goals": zero_goals, "zero-states": zero_states,
           "optimizer": optimizer, "kernel-goals": kernel_goals, "kernel-misses": kernel_misses,
           "kernels": kernel_cells, "classifier": classifier, "checkpoint": checkpoint,
-          "checkpoint-goals": checkpoint_goals}
+          "checkpoint-goals": checkpoint_goals, "launch": launch_times}
 # Tables whose files have a caption at another table of their section.
 WITHOUT_CAPTION = {"all-goals", "machines", "tcp-shaped", "zero-goals", "zero-states", "start",
-                   "kernel-misses", "kernels", "checkpoint-goals"}
+                   "kernel-misses", "kernels", "checkpoint-goals", "gpu-goals"}

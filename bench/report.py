@@ -126,3 +126,15 @@ def write_results(path, bench, **facts):
     begin() are added, so `facts` must not have them."""
     if path:
         write_json(path, {"bench": bench, **taken(), **facts})
+
+
+def measure_parts(path, bench, keys, measures, all_goals):
+    """Measures parts of a results file anew, and keeps the others. `keys`: {part: the keys that tell its
+    rows from each other}, in the file's order; `measures`: {part: gives its rows}; `all_goals`: of all
+    parts."""
+    before = measured_before(path)
+    parts = {part: before[part] for part in keys if part in before}
+    for part, measure in measures.items():
+        rows = [{**row, **how_taken()} for row in measure()]
+        parts[part] = merged(parts.get(part, []), rows, keys[part])
+    write_results(path, bench, **parts, goals=print_goals(all_goals(parts)))

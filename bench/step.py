@@ -17,7 +17,7 @@ import tempfile
 
 from jobs import GPT_100M, QUIET, first_forward, is_rank, launch_command, records, run_job, series
 from peers import is_rank_of, read_facts, steps_of, twin_command, twin_environment
-from report import begin, how_taken, measured_before, merged, print_goals, write_results
+from report import begin, measure_parts
 from rounds import back_and_forth, rotated, spread, spread_text
 from runner import run
 from step_trace import shares_of_trace
@@ -256,13 +256,9 @@ def measure_speeds(args):
 def main():
     args = parse()
     args.json = begin("step", args.json)
-    before = measured_before(args.json)
-    parts = {part: before[part] for part in PARTS if part in before}
     measure = {"speed": measure_speeds, "start": measure_start, "bookkeeping": measure_bookkeeping}
-    for part in (part for part in PARTS if part in args.parts):
-        rows = [{**row, **how_taken()} for row in measure[part](args)]
-        parts[part] = merged(parts.get(part, []), rows, PARTS[part])
-    write_results(args.json, "step", **parts, goals=print_goals(all_goals(parts)))
+    measure_parts(args.json, "step", PARTS, {part: lambda part=part: measure[part](args) for part in PARTS
+                                             if part in args.parts}, all_goals)
 
 
 if __name__ == "__main__":

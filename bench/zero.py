@@ -9,11 +9,14 @@ and leaves the rest there; goals are of all that the file then holds.
 import argparse
 import os
 import statistics
+import sys
 
-from report import begin, how_taken, judged, measured_before, merged, print_goals, write_results
-from rounds import rotated
-from zero_memory import states
-from zero_ways import MODELS, tokens_per_s, ways_of
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "zero_stages"))
+
+from report import begin, how_taken, judged, measured_before, merged, print_goals, write_results  # noqa: E402
+from rounds import rotated  # noqa: E402
+from zero_memory import states  # noqa: E402
+from zero_ways import MODELS, tokens_per_s, ways_of  # noqa: E402
 
 OVER_PEER, STEP_OF_STAGE_0 = 1.2, 1.15
 

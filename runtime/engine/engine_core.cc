@@ -203,6 +203,9 @@ StepReport EngineCore::Finish(const StepVerdict& verdict) {
   parts_->recorder->EndStep(step_);
   StepReport finished = report;
   micro_batches_.Abandon();
+  if (Heartbeat* const heartbeat = job_.state().heartbeat.get(); heartbeat != nullptr) {
+    heartbeat->EndStep(finished);
+  }
   return finished;
 }
 

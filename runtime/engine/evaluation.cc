@@ -193,6 +193,7 @@ absl::StatusOr<double> Evaluation::Run() {
     DropAllGathered(engine_.state).IgnoreError();
   }
   BeginPass(engine_.state, plan::GatherSchedule::Pass::kTraining);
+  engine_.job.Beat("program", engine_.state.progress.step);
   DT_RETURN_IF_ERROR(verdict.status());
   micro_batches_.witness().End(ForwardWitness::Pass::kEvaluation);
   return Result(*verdict);

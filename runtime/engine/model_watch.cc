@@ -14,8 +14,8 @@ absl::Status ModelWatch::CheckUnchanged() const {
     DT_RETURN_IF_ERROR(state_.frozen->flat->CheckInPlace());
     DT_RETURN_IF_ERROR(state_.frozen->flat->CheckUnwritten());
   }
-  return state_.live != nullptr || state_.master.defined() ? state_.flat->CheckUnwritten()
-                                                           : absl::OkStatus();
+  return state_.live != nullptr || state_.optimizer.master.defined() ? state_.flat->CheckUnwritten()
+                                                                     : absl::OkStatus();
 }
 
 }  // namespace dtrain

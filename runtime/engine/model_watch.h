@@ -5,8 +5,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "runtime/model/registered_buffers.h"
-#include "runtime/model/registered_parameters.h"
+#include "runtime/model/registered_tensors.h"
 #include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
@@ -15,18 +14,18 @@ class ModelWatch {
  public:
   // REQUIRES: both outlive this object; `state` keeps the tensors of `module` alive.
   ModelWatch(const torch::nn::Module& module, const EngineState& state)
-      : module_(module), state_(state), parameters_(module) {}
+      : module_(module), state_(state), parameters_(module, RegisteredTensors::Kind::kParameters) {}
 
   // Buffers have the types and places that they are to keep.
-  void NoteBuffers() { buffers_.emplace(module_); }
+  void NoteBuffers() { buffers_.emplace(module_, RegisteredTensors::Kind::kBuffers); }
   // FailedPrecondition names a parameter or a buffer that the program has changed.
   absl::Status CheckUnchanged() const;
 
  private:
   const torch::nn::Module& module_;
   const EngineState& state_;
-  const RegisteredParameters parameters_;
-  std::optional<RegisteredBuffers> buffers_;
+  const RegisteredTensors parameters_;
+  std::optional<RegisteredTensors> buffers_;
 };
 
 }  // namespace dtrain

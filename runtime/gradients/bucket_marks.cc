@@ -30,4 +30,11 @@ comm::CudaEvent* BucketMarks::after(size_t bucket, uint64_t cut) const {
              : nullptr;
 }
 
+bool MicroBatchMarks::Record(size_t bucket) {
+  if (captured_ != nullptr) {
+    captured_->Record(bucket);
+  }
+  return captured_ != nullptr;
+}
+
 }  // namespace dtrain

@@ -35,4 +35,34 @@ class BucketMarks {
   absl::Status status_;
 };
 
+// Whether the present micro-batch is being captured or was launched as a graph, and what its
+// buckets have to do with the graph's marks.
+class MicroBatchMarks {
+ public:
+  // An eager micro-batch begins, or none is under way.
+  void Clear() {
+    captured_ = nullptr;
+    launched_ = nullptr;
+  }
+  void BeginCaptured(BucketMarks& marks) { captured_ = &marks; }
+  void BeginLaunched(const BucketMarks& marks) { launched_ = &marks; }
+  // Buckets are cut or ordered anew: marks of before are of other buckets.
+  void NextCut() { ++cut_; }
+  // Makes `marks` ready for a capture with `buckets` as they are cut now.
+  absl::Status Reset(BucketMarks& marks, const Device& device, size_t buckets) const {
+    return marks.Reset(device, buckets, cut_);
+  }
+  // In a capture, marks a full bucket: its reduction must not start. False: no capture.
+  bool Record(size_t bucket);
+  // What the reduction of a bucket waits for: its mark in the graph that was launched, or null.
+  comm::CudaEvent* after(size_t bucket) const {
+    return launched_ != nullptr ? launched_->after(bucket, cut_) : nullptr;
+  }
+
+ private:
+  BucketMarks* captured_ = nullptr;
+  const BucketMarks* launched_ = nullptr;
+  uint64_t cut_ = 0;  // How often buckets were cut or ordered.
+};
+
 }  // namespace dtrain

@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<DeviceGradients>> DeviceGradients::Create(
 }
 
 absl::Status DeviceGradients::UseReadinessOrder(const std::vector<int>& order) {
-  ++cut_;
+  marks_.NextCut();
   return options_.shards == nullptr ? UseBuckets(order) : UseShards(order);
 }
 
@@ -131,29 +131,28 @@ void DeviceGradients::PlaceRuns() {
 
 void DeviceGradients::BeginMicroBatch(int64_t step, bool last) {
   collector_.Begin(last);
-  captured_ = nullptr;
-  launched_ = nullptr;
+  marks_.Clear();
   step_ = step;
 }
 
 absl::Status DeviceGradients::MakeMarks(BucketMarks& marks) const {
-  return marks.Reset(device_, buckets_.size(), cut_);
+  return marks_.Reset(marks, device_, buckets_.size());
 }
 
 // It counts as the last backward of its step, so that buckets become full.
 void DeviceGradients::BeginCaptured(BucketMarks& marks) {
   BeginMicroBatch(step_, /*last=*/true);
-  captured_ = &marks;
+  marks_.BeginCaptured(marks);
 }
 
 void DeviceGradients::EndCaptured() {
-  captured_ = nullptr;
+  marks_.Clear();
   collector_.EndCaptured();
 }
 
 void DeviceGradients::BeginLaunched(int64_t step, bool last, const BucketMarks& marks) {
   BeginMicroBatch(step, last);
-  launched_ = &marks;
+  marks_.BeginLaunched(marks);
 }
 
 comm::Buffer DeviceGradients::BufferOf(plan::FlatRange range) const {
@@ -164,15 +163,13 @@ comm::Buffer DeviceGradients::BufferOf(plan::FlatRange range) const {
 
 absl::Status DeviceGradients::Launch(int place) {
   const auto index = static_cast<size_t>(place);
-  if (captured_ != nullptr) {
-    captured_->Record(index);
+  if (marks_.Record(index)) {
     return absl::OkStatus();
   }
   under_way_ = true;
   if (compression_ != nullptr && compression_->takes(index, step_)) {
     DT_RETURN_IF_ERROR(ReduceCoalesced());  // All ranks start their collectives in one order.
     float* const data = flat_.gradients().mutable_data_ptr<float>() + buckets_[index].range.begin;
-    compressed_.push_back(index);
     return compression_->Start(index, data);
   }
   if (options_.shards != nullptr) {
@@ -188,7 +185,7 @@ absl::Status DeviceGradients::Launch(int place) {
 comm::CollectiveOptions DeviceGradients::OptionsOf(size_t index) const {
   return {.name = buckets_[index].name,
           .wire = options_.compression.wire,
-          .after = launched_ != nullptr ? launched_->after(index, cut_) : nullptr};
+          .after = marks_.after(index)};
 }
 
 // Works are not kept: errors are the group's, and the stream orders what follows.
@@ -211,15 +208,15 @@ absl::Status DeviceGradients::ReduceCoalesced() {
 
 absl::Status DeviceGradients::FinishBackward() {
   DT_RETURN_IF_ERROR(collector_.Finish());
-  if (status_.ok() && !compressed_.empty()) {
+  if (status_.ok() && compression_ != nullptr && compression_->has_started()) {
     status_ = FinishCompressed();
   }
   return status_;
 }
 
 absl::Status DeviceGradients::FinishCompressed() {
-  DT_RETURN_IF_ERROR(compression_->Finish());
-  for (const size_t place : std::exchange(compressed_, {})) {
+  DT_ASSIGN_OR_RETURN(const std::vector<size_t> places, compression_->Finish());
+  for (const size_t place : places) {
     DT_RETURN_IF_ERROR(squares_->QueueRun(place));
   }
   return absl::OkStatus();
@@ -241,13 +238,11 @@ void DeviceGradients::Release() {
     under_way_ = false;
   }
   coalesced_.clear();
-  compressed_.clear();
   if (compression_ != nullptr) {
     compression_->Drop();
   }
   collector_.Release();
-  captured_ = nullptr;
-  launched_ = nullptr;
+  marks_.Clear();
   status_ = absl::OkStatus();
 }
 

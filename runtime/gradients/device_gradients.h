@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "comm/nccl/device_group.h"
 #include "runtime/gradients/bucket_marks.h"
-#include "runtime/gradients/device_compression.h"
+#include "runtime/gradients/compression/device_compression.h"
 #include "runtime/gradients/device_gradient_sync.h"
 #include "runtime/gradients/gradient_collector.h"
 #include "runtime/model/flat_parameters.h"
@@ -104,10 +104,7 @@ class DeviceGradients final : public DeviceGradientSync {
   std::unique_ptr<DeviceCompression> compression_;  // Null: none.
   std::vector<uint8_t> ends_coalesced_;             // Stage 1 (coalesced_buckets.h).
   std::vector<size_t> coalesced_;                   // Places of buckets that go with the next one.
-  std::vector<size_t> compressed_;                  // Places of buckets that it has under way.
-  uint64_t cut_ = 0;                                // How often buckets were cut or ordered.
-  BucketMarks* captured_ = nullptr;                 // The marks of the capture under way.
-  const BucketMarks* launched_ = nullptr;  // The marks of the graph that was this micro-batch.
+  MicroBatchMarks marks_;
   int64_t step_ = 0;
   bool under_way_ = false;
   absl::Status status_;  // A failure behind the launches of a backward.

@@ -90,7 +90,7 @@ class FlatParameters {
 
   // FailedPrecondition names a parameter that is in other memory than where it was moved. Compares
   // an address each, some nanoseconds a parameter; what the module holds in its place is
-  // RegisteredParameters' to see.
+  // RegisteredTensors' to see.
   absl::Status CheckInPlace() const;
   // FailedPrecondition names a parameter that an operation wrote to since RememberVersions: for
   // engines whose values are copies, of masters or of shards, where such a write would be lost.

@@ -29,6 +29,13 @@ struct StateSlot {
   at::Tensor tensor;  // fp32 or bf16: [total elements] or [shard elements].
 };
 
+// What the optimizer keeps of what this rank updates.
+struct OptimizerStates {
+  std::string name;              // The optimizer's, in checkpoints.
+  std::vector<StateSlot> slots;  // In its order.
+  at::Tensor master;  // Weights in fp32, the slots' shape; undefined where the values are fp32.
+};
+
 // Frozen weights at ZeRO stage 3, shared out as those that train are, with nothing beside them.
 struct FrozenShards {
   std::unique_ptr<FlatParameters> flat;
@@ -75,11 +82,10 @@ class EngineState {
   std::unique_ptr<FlatParameters> flat;
   std::unique_ptr<plan::ShardPlan> shards;  // ZeRO stages 1 to 3; null at stage 0.
   std::vector<plan::FlatRange> units;       // Ranges of the layout, as the program has named them.
-  // The ranges of the layout whose states the slots hold, in that order: all of it at stage 0.
+  // The ranges of the layout whose states the optimizer's slots hold, in that order: all of it at
+  // stage 0.
   std::vector<plan::OwnedRange> owned;
-  std::string optimizer;         // Its name in checkpoints; the slots are its states.
-  std::vector<StateSlot> slots;  // In the optimizer's order.
-  at::Tensor master;  // Weights in fp32, the slots' shape; undefined where the values are fp32.
+  OptimizerStates optimizer;
   SmallGroup small_group;  // zero_hpz_partition_size: of all weights; else none.
   // ZeRO stage 3: the values of what this rank owns, [shard elements] of flat->dtype(), and what
   // gathers the others' before they are read. Undefined and null at the other stages.

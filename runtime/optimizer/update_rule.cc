@@ -20,13 +20,13 @@ PieceMemory MemoryBy(const EngineState& state, const ReducedGradient& gradient,
   PieceMemory memory;
   std::byte* const value = state.value_at(piece.flat, piece.local);
   const DType dtype = state.flat->dtype();
-  memory.weights =
-      reinterpret_cast<float*>(dtype == DType::kFloat32 ? value : state_at(state.slots.size()));
+  memory.weights = reinterpret_cast<float*>(
+      dtype == DType::kFloat32 ? value : state_at(state.optimizer.slots.size()));
   memory.bf16 = dtype == DType::kBFloat16 ? reinterpret_cast<BFloat16*>(value) : nullptr;
   memory.fp16 = dtype == DType::kFloat16 ? reinterpret_cast<Float16*>(value) : nullptr;
   memory.gradient = gradient.at(piece.flat, piece.local);
-  for (size_t i = 0; i < state.slots.size(); ++i) {
-    const bool wide = state.slots[i].tensor.scalar_type() == at::kFloat;
+  for (size_t i = 0; i < state.optimizer.slots.size(); ++i) {
+    const bool wide = state.optimizer.slots[i].tensor.scalar_type() == at::kFloat;
     memory.states[i] = {state_at(i), wide ? DType::kFloat32 : DType::kBFloat16};
   }
   return memory;
@@ -49,7 +49,8 @@ PieceMemory PartOf(const PieceMemory& memory, int64_t begin, const float* gradie
 }
 
 const at::Tensor& StateTensor(const EngineState& state, size_t index) {
-  return index < state.slots.size() ? state.slots[index].tensor : state.master;
+  return index < state.optimizer.slots.size() ? state.optimizer.slots[index].tensor
+                                              : state.optimizer.master;
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // The weights of ZeRO stage 3: each rank keeps its shard, and gathers what its operations are about
 // to read, bucket by bucket, into the addresses that the module's tensors have.
 //
-// plan::GatherSchedule decides; this class moves memory and data. Gathers are collectives, so every
-// rank must read the same parameters in the same order, but for those inside units (led_units.h). A
-// gather that fails leaves anything in the weights, and status(), because no error can leave the
-// operation that waits for it. On a GPU operations wait in the stream's order, the host does not.
-// Thread-safe.
+// This class hears what operations read, plan::GatherSchedule decides, and BucketGathers moves
+// memory and data. Gathers are collectives, so every rank must read the same parameters in the same
+// order, but for those inside units (led_units.h). A gather that fails leaves anything in the
+// weights, and status(), because no error can leave the operation that waits for it. On a GPU
+// operations wait in the stream's order, the host does not. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,12 @@
 #include "runtime/model/flat_parameters.h"
 #include "runtime/plan/layout/gather_schedule.h"
 #include "runtime/plan/layout/shard_plan.h"
+#include "runtime/shard/bucket_gathers.h"
 #include "runtime/shard/gather_memory.h"
 #include "runtime/shard/led_units.h"
-#include "runtime/shard/persistent_parameters.h"
-#include "runtime/shard/quantized_gather.h"
-#include "runtime/shard/secondary_shards.h"
 #include "runtime/shard/storage_observer.h"
 
 namespace dtrain {
-
-// How weights are gathered beside the plain way; each may be null.
-struct GatherWays {
-  std::unique_ptr<PersistentParameters> persistent;  // Weights that are never gathered.
-  std::unique_ptr<SecondaryShards> secondary;        // A step's second and later gathers.
-  // For forward, backward and evaluation. Weights lent whole to a program (With, WithAll) are
-  // exact.
-  std::unique_ptr<QuantizedGather> quantized;
-};
 
 class LiveParameters final : public StorageObserver::Listener, private LedUnits::Buckets {
  public:
@@ -84,9 +73,7 @@ class LiveParameters final : public StorageObserver::Listener, private LedUnits:
   double TakeWaitedSeconds();
 
   // On a GPU with a second sharding: the group of it; else null.
-  comm::DeviceGroup* small_group() const {
-    return ways_.secondary != nullptr ? ways_.secondary->device_group() : nullptr;
-  }
+  comm::DeviceGroup* small_group() const { return gathers_.small_group(); }
   // Ends what the small groups have under way; the world's group is the caller's. Any thread.
   void Abort(const std::string& reason);
 
@@ -98,49 +85,17 @@ class LiveParameters final : public StorageObserver::Listener, private LedUnits:
                  const GatherLimits& limits, GatherWays ways, std::unique_ptr<GatherMemory> memory);
   absl::Status WithSpan(plan::BucketSpan span, absl::FunctionRef<void()> function);
   StorageObserver::Listener& listener();
-  // Whether the present pass gathers in int8 blocks.
-  bool quantizes() const {
-    return ways_.quantized != nullptr && pass_ != plan::GatherSchedule::Pass::kOther;
-  }
-  // Whether the present gathers take from the second sharding: it holds what came in blocks, if
-  // anything does.
-  bool has_secondary() const {
-    return ways_.secondary != nullptr && (ways_.quantized == nullptr || live_is_quantized_);
-  }
-  // Whether the next gather of `bucket` goes over the small group alone.
-  bool is_secondary(int bucket) const { return has_secondary() && ways_.secondary->has(bucket); }
   void BeginPassLocked(plan::GatherSchedule::Pass pass);
-  // Waits for what is under way; nothing is live any more. Memory is kept: it is filled again.
-  void CloseAll();
   void Use(plan::BucketSpan span, int64_t element) override;
   void Done(plan::BucketSpan span) override;
   void Act();
-  void Gather(int bucket);
-  void Release(int bucket);
-  absl::Status Open(int bucket);
-  void Wait(int bucket);
-  absl::StatusOr<comm::Work> StartGather(int bucket);
-  absl::StatusOr<comm::Work> StartQuantized(int bucket);
-  comm::Buffer WholeOf(int bucket) const;
 
-  comm::Group& group_;
-  FlatParameters& flat_;
   const plan::ShardPlan& shards_;
-  const std::vector<std::string> names_;  // By bucket.
-  const int64_t live_max_;
-  const GatherWays ways_;
-  const std::unique_ptr<GatherMemory> memory_;
-
   mutable std::mutex mutex_;
+  BucketGathers gathers_;
   plan::GatherSchedule schedule_;
   plan::GatherSchedule::Pass pass_ = plan::GatherSchedule::Pass::kTraining;
-  bool live_is_quantized_ = false;  // The live weights came in int8 blocks.
   std::vector<plan::GatherAction> actions_;
-  std::vector<std::optional<comm::Work>> works_;  // By bucket: its gather, until waited for.
-  std::vector<uint8_t> backed_;                   // By bucket: has memory, live or not.
-  int64_t backed_elements_ = 0;
-  int64_t waited_nanos_ = 0;
-  absl::Status status_;
   std::vector<int64_t> reads_;
   plan::BucketSpan last_read_;       // The last of these reads.
   std::unique_ptr<LedUnits> units_;  // Null: there are none.

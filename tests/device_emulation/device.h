@@ -12,9 +12,9 @@
 // other here, so that none is lost in either order; reads before the beginning of device memory or
 // up to 15 bytes past its end, which give NaN (writes there are found when it is freed); any access
 // beyond memory in tests that bring host memory, as those of the runtime's fake GPU do. Not
-// emulated: kernels of streams that overlap, the caches. A copy from the host's pageable memory lands
-// late, as on a GPU: before what is queued to the default stream or waits for it, not before a kernel
-// of another stream.
+// emulated: kernels of streams that overlap, the caches. A copy from the host's pageable memory
+// lands late, as on a GPU: before what is queued to the default stream or waits for it, not before
+// a kernel of another stream.
 //
 // A launch returns when its kernel is done; those of other host threads wait for their turn.
 #pragma once

@@ -8,12 +8,31 @@ import time
 import guest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+LISTENING = "0A"
+LISTENER_BOUND_S = 30  # qemu listens before it boots a guest.
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def is_listening(port):
+    """Whether some process listens at a TCP port. Nothing connects to it to find out: qemu takes the first
+    connection for the link."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == LISTENING for row in rows)
+
+
+def await_listener(port, process):
+    """Waits until the process listens. One that has ended is noticed later, with what it said."""
+    end = time.monotonic() + LISTENER_BOUND_S
+    while not is_listening(port) and process.poll() is None:
+        if time.monotonic() > end:
+            raise RuntimeError(f"process {process.pid} does not listen at port {port} after {LISTENER_BOUND_S} s")
+        time.sleep(0.01)
 
 
 class Lab:
@@ -63,7 +82,7 @@ class Lab:
                 guests[role] = guest.Guest(self.kernel, self.disk, role, network, self.accelerator,
                                            512, 1, arguments)
                 if end == "listen":
-                    time.sleep(0.5)  # qemu listens before it boots; a failed connection is noticed later.
+                    await_listener(port, guests[role].process)
         except BaseException:
             for one in guests.values():
                 one.stop()

@@ -142,6 +142,16 @@ class EndToEnd(unittest.TestCase):
                                 stderr=subprocess.STDOUT, text=True, start_new_session=True,
                                 env=self.environment(env))
 
+    def wait_until(self, condition, what, process=None, bound=TIME_BOUND_S):
+        """Waits until the condition holds. Fails the test with `what` if it does not within the bound, or
+        if `process`, which is to bring it about, has ended before."""
+        end = time.monotonic() + bound
+        while not condition():
+            if process is not None and process.poll() is not None and not condition():
+                self.fail(f"ended with {process.returncode} before: {what}\n{process.stdout.read()}")
+            self.assertLess(time.monotonic(), end, f"not within {bound} s: {what}")
+            time.sleep(0.02)
+
     def await_port(self, port, process):
         """Waits until something on this host listens at `port`."""
         end = time.monotonic() + TIME_BOUND_S

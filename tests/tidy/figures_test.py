@@ -45,8 +45,8 @@ def facts_of(results):
 def runs_in(results):
     """{where: its provenance} of the parts of a file that runs of their own may have measured."""
     bench, found = results["bench"], {}
-    if bench == "step":
-        for part in ("speed", "start", "bookkeeping"):
+    if bench in ("step", "launch"):
+        for part in importlib.import_module(bench).PARTS:
             found.update({f"{part} {i}": row for i, row in enumerate(results.get(part, []))})
     elif bench == "zero":
         for model in results["models"]:

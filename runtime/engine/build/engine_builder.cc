@@ -255,7 +255,7 @@ absl::Status EngineBuilder::TakeParameters() {
       FlatOptionsOf(job_.config(), job_.world_size()),
       [this](const plan::LayoutEntry& entry, const at::Tensor& whole) {
         const plan::OwnedRange all{{entry.offset, entry.offset + entry.elements}, 0};
-        for (const at::Tensor& own : {state().master, state().shard_values}) {
+        for (const at::Tensor& own : {state().optimizer.master, state().shard_values}) {
           if (own.defined()) {
             CopyShared(whole, {all}, own, state().owned);
           }
@@ -280,13 +280,13 @@ absl::Status EngineBuilder::MakeStates(int64_t elements) {
     return far.back().tensor();
   };
   const at::ScalarType type = config.optimizer().bf16_states ? at::kBFloat16 : at::kFloat;
-  state().optimizer = rule_->name();
+  state().optimizer.name = rule_->name();
   for (const std::string& name : rule_->states()) {
     DT_ASSIGN_OR_RETURN(at::Tensor slot, make(type, rule_->first_state()));
-    state().slots.push_back({name, std::move(slot)});
+    state().optimizer.slots.push_back({name, std::move(slot)});
   }
   if (state().flat->dtype() != DType::kFloat32) {
-    DT_ASSIGN_OR_RETURN(state().master, make(at::kFloat, 0));
+    DT_ASSIGN_OR_RETURN(state().optimizer.master, make(at::kFloat, 0));
   }
   if (!far.empty()) {
     stream_ = std::make_unique<StateStream>(

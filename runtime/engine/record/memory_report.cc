@@ -50,8 +50,8 @@ MemoryReport ReportMemory(const EngineState& state, const GradientSync& gradient
     report.live_weights += live->bytes();
   }
   report.gradients = gradients.bytes();
-  report.optimizer = BytesOf(state.master);
-  for (const StateSlot& slot : state.slots) {
+  report.optimizer = BytesOf(state.optimizer.master);
+  for (const StateSlot& slot : state.optimizer.slots) {
     report.optimizer += BytesOf(slot.tensor);
   }
   report.activations = activations;

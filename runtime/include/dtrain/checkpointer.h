@@ -44,7 +44,8 @@ class Checkpointer {
 
   // Loads the newest checkpoint that verifies, older ones where it does not (each rejected one is
   // named). OK and step 0 when the run never had one. FailedPrecondition: it had one, and none can
-  // be used any more (--fresh starts anew). PermissionDenied: one cannot be read.
+  // be used any more (--fresh starts anew). PermissionDenied: one cannot be read. After an error
+  // what is tracked may be filled in part.
   absl::Status RestoreLatest();
   // With checkpoint.async it is written while training goes on. Until the next step has ended,
   // change weights that train inside Engine::WithParameters only: it waits for what is not copied.

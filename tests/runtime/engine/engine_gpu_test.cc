@@ -353,7 +353,7 @@ TEST_F(EngineGpuTest, SnapshotsHoldTheDevicesStateAndAFailedStepLeavesNone) {
     };
     DT_RETURN_IF_ERROR(engine->Step(source, loss).status());
     DT_ASSIGN_OR_RETURN(const auto snapshot, TakeSnapshot(engine->state(), {}, ""));
-    const at::Tensor held = engine->state().slots[0].tensor.cpu();
+    const at::Tensor held = engine->state().optimizer.slots[0].tensor.cpu();
     const auto& saved = snapshot.source.state[0].bytes;
     if (saved.size() != held.nbytes() ||
         std::memcmp(saved.data(), held.const_data_ptr(), saved.size()) != 0) {

@@ -141,8 +141,8 @@ absl::Status Train(RankContext& context, const Way& way, FakeGpu& gpu, Outcome& 
   if (const int64_t done = state.progress.updates + state.progress.skipped; done != way.steps) {
     return absl::InternalError(absl::StrCat(done, " steps are accounted for"));
   }
-  std::vector<at::Tensor> kept = {state.master};
-  for (const StateSlot& slot : state.slots) {
+  std::vector<at::Tensor> kept = {state.optimizer.master};
+  for (const StateSlot& slot : state.optimizer.slots) {
     kept.push_back(slot.tensor);
   }
   outcome.states = absl::StrCat(HashOf(kept));
@@ -441,8 +441,9 @@ absl::Status MakeWith(const Way& way, size_t free_bytes) {
   DT_RETURN_IF_ERROR(job.status());
   Net net;
   DT_ASSIGN_OR_RETURN(const auto engine, Engine::Create(**job, net));
-  return engine->state().slots.at(0).tensor.is_cpu() ? absl::OkStatus()
-                                                     : absl::InternalError("moments elsewhere");
+  return engine->state().optimizer.slots.at(0).tensor.is_cpu()
+             ? absl::OkStatus()
+             : absl::InternalError("moments elsewhere");
 }
 
 TEST(EngineOffloadDeviceTest, MomentsTakeNothingOfTheDevicesMemory) {

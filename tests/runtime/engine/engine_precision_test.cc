@@ -140,9 +140,10 @@ TEST_P(PrecisionTypes, CastsWhatComputesAndKeepsAnFp32Master) {
   const EngineState& state = (*engine)->state();
   EXPECT_EQ(net.near.scalar_type(), type);
   EXPECT_EQ(net.frozen.scalar_type(), type);
-  EXPECT_EQ(state.master.scalar_type(), at::kFloat);
+  EXPECT_EQ(state.optimizer.master.scalar_type(), at::kFloat);
   const auto* const entry = state.flat->layout().Find("near");
-  EXPECT_TRUE(state.master.narrow(0, entry->offset, entry->elements).view({6, 4}).equal(before))
+  EXPECT_TRUE(
+      state.optimizer.master.narrow(0, entry->offset, entry->elements).view({6, 4}).equal(before))
       << "not rounded";
   EXPECT_TRUE(net.near.equal(before.to(type)));
 }

@@ -72,7 +72,7 @@ absl::Status CheckShares(Engine& engine, const Way& way, int size) {
   const int64_t total = state.flat->layout().total_elements();
   const int64_t align = way.stage < 3 ? plan::ParamLayout::kAlignElements : kernels::kNormBlock;
   const int64_t largest = way.stage == 0 ? total : total / size + align;
-  for (const StateSlot& slot : state.slots) {
+  for (const StateSlot& slot : state.optimizer.slots) {
     if (slot.tensor.numel() > largest) {
       return absl::InternalError(absl::StrCat(slot.name, " of ", slot.tensor.numel(), " elements"));
     }

@@ -327,8 +327,8 @@ TEST(EngineStage3Test, ARankKeepsItsShareAndNoMore) {
     const EngineState& state = engine->state();
     const int64_t total = state.flat->layout().total_elements();
     if (state.shard_values.numel() > total / 2 + 4096 ||
-        state.slots[0].tensor.numel() > total / 2 + 4096 || state.flat->gradients().defined() ||
-        state.flat->value_range() == nullptr) {
+        state.optimizer.slots[0].tensor.numel() > total / 2 + 4096 ||
+        state.flat->gradients().defined() || state.flat->value_range() == nullptr) {
       return absl::InternalError("more than a share");
     }
     return absl::OkStatus();

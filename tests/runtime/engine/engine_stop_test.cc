@@ -6,6 +6,7 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
+#include "runtime/engine/stop_looks.h"
 #include "runtime/job/stop_signal.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
@@ -210,6 +212,45 @@ TEST(StopSignalInAStep, IsSeenAtTheOtherStagesToo) {
 TEST(StopSignalInAStep, WaitsForItsEndWithoutTheOptionAndWhereThereAreSeveralEngines) {
   EXPECT_EQ(LossesWith(2, {.in_step = 2, .may_leave = false}).size(), 2U);
   EXPECT_EQ(LossesWith(1, {.in_step = 2, .with_another_engine = true}).size(), 2U);
+}
+
+// Behind which of `all` micro-batches the first look of a step is due; 0: behind none.
+int64_t FirstLook(const StopLooks& looks, int64_t all) {
+  for (int64_t done = 1; done <= all; ++done) {
+    if (looks.Due(done, all)) {
+      return done;
+    }
+  }
+  return 0;
+}
+
+TEST(StopLooksTest, AreHalfASecondApartByTheSlowestRanksMicroBatch) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  const auto job = *testing::MakeTestJob({.run_dir = folder.path()});
+  Chain model, another_model;
+  EngineOptions options;
+  options.may_leave_step = true;
+  const auto engine = *Engine::Create(*job, model, options);
+  StopLooks looks(*job, engine->state());
+  looks.Begin();
+  EXPECT_EQ(FirstLook(looks, 10000), 1) << "nobody knows yet how long a micro-batch lasts";
+  const std::pair<double, int64_t> cases[] = {{0.02, 25}, {0.125, 4}, {0.2, 2},      {0.26, 1},
+                                              {0.5, 1},   {60, 1},    {0.0001, 5000}};
+  for (const auto& [seconds, micro_batches] : cases) {
+    looks.Take({.micro_batch_s = seconds});
+    looks.Begin();
+    EXPECT_EQ(FirstLook(looks, 10000), micro_batches) << seconds;
+    EXPECT_EQ(FirstLook(looks, micro_batches), 0) << "the step's end looks too, " << seconds;
+    EXPECT_EQ(FirstLook(looks, micro_batches + 1), micro_batches) << seconds;
+  }
+  looks.Take({.micro_batch_s = 0});  // No clock is so fine.
+  looks.Begin();
+  EXPECT_EQ(FirstLook(looks, 10000), 0);
+  looks.Take({.micro_batch_s = 0.2});
+  looks.Begin();
+  const auto another = *Engine::Create(*job, another_model, options);
+  EXPECT_EQ(FirstLook(looks, 10000), 0) << "the other engine would be a step ahead";
 }
 
 // Collectives of three steps of eight micro-batches.

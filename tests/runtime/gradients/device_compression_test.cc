@@ -1,7 +1,7 @@
 // comm.compression on a GPU, over the fakes: beside the host's policies, bucket by bucket, and in
 // the engine. int8 has the host's bits; PowerSGD's products are LibTorch's, whose sums have another
 // order, so it agrees to fp32's rounding.
-#include "runtime/gradients/device_compression.h"
+#include "runtime/gradients/compression/device_compression.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ struct Sums {
     auto* const data = static_cast<float*>(memory->data());
     std::copy(gradient.begin(), gradient.end(), data);
     DT_RETURN_IF_ERROR(compression.Start(0, data));
-    DT_RETURN_IF_ERROR(compression.Finish());
+    DT_RETURN_IF_ERROR(compression.Finish().status());
     DT_RETURN_IF_ERROR(job->state().device_group->JoinStream(job->state().device->stream()));
     return std::vector<float>(data, data + kElements);
   }

@@ -13,6 +13,7 @@
 namespace dtrain::run_directory_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class RunDirectoryTest : public ::testing::Test {
@@ -85,14 +86,14 @@ TEST_F(RunDirectoryTest, AChangeIsAcceptedByItsKeyOrSectionAndRecordedForGood) {
       {.path = path, .accept_changes = {"optimizer.params.lr", "scheduler"}}, changed);
   ASSERT_TRUE(resumed.ok()) << resumed.status();
   EXPECT_TRUE(resumed->resumed);
-  const size_t first = resumed->accepted_now;  // The rate, and what belongs to the schedule.
+  const size_t first = resumed->accepted_now.size();  // The rate, and what belongs to the schedule.
   EXPECT_GE(first, 2U);
   // The next start needs no option; it keeps the record and adds to it.
   const auto next = PrepareRunDirectory(
       {.path = path, .accept_changes = {"train_batch_size"}},
       Make({"optimizer.params.lr=0.5", "scheduler.type=WSD", "train_batch_size=16"}));
   ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_EQ(next->accepted_now, 1U);
+  EXPECT_THAT(next->accepted_now, ElementsAre("train_batch_size was 8, now 16"));
   const Json run = *ParseJson(*ReadFile(path + "/run.json"), "run.json");
   ASSERT_EQ(run["accepted_changes"].size(), first + 1);
   EXPECT_EQ(run["accepted_changes"], next->accepted_changes);
@@ -164,7 +165,10 @@ TEST_F(RunDirectoryTest, AShareOfDropoutMayChangeByItsName) {
   const auto resumed =
       PrepareRunDirectory({.path = path, .accept_changes = {"model.attn_pdrop", lora}}, changed);
   ASSERT_TRUE(resumed.ok()) << resumed.status();
-  ASSERT_EQ(resumed->accepted_now, 2U);
+  // A value that the run did not have is absent: null would be one of JSON's values.
+  EXPECT_THAT(resumed->accepted_now,
+              ElementsAre("model.attn_pdrop was absent, now 0.25", lora + " was 0, now 0.5"));
+  ASSERT_EQ(resumed->accepted_changes.size(), 2U);
   EXPECT_EQ(resumed->accepted_changes[0]["key"], "model.attn_pdrop");
   EXPECT_TRUE(resumed->accepted_changes[0]["was"].is_null());
   EXPECT_EQ(resumed->accepted_changes[0]["now"], 0.25);

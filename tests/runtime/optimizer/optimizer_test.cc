@@ -369,7 +369,7 @@ TEST_F(OptimizerTest, StatesInBf16TrainNearlyTheSame) {
     Net net;
     auto engine = Engine::Create(**job, net);
     EXPECT_TRUE(engine.ok()) << engine.status();
-    const auto type = (*engine)->state().slots[0].tensor.scalar_type();
+    const auto type = (*engine)->state().optimizer.slots[0].tensor.scalar_type();
     EXPECT_EQ(type, std::string(states) == "true" ? at::kBFloat16 : at::kFloat);
     Inputs inputs;
     double loss = 0;
@@ -397,7 +397,7 @@ TEST_F(OptimizerTest, StatesRoundedByChanceFollowTheSeed) {
     for (int step = 0; step < kSteps; ++step) {
       loss = (*engine)->Step(inputs, [&](const at::Tensor& x) { return net.Loss(x); })->loss;
     }
-    const auto& slots = (*engine)->state().slots;
+    const auto& slots = (*engine)->state().optimizer.slots;
     return at::cat({slots[0].tensor, slots[1].tensor}).clone();
   };
   double nearest_loss = 0;

@@ -1,4 +1,4 @@
-#include "runtime/gradients/int8_on_device.h"
+#include "runtime/gradients/compression/int8_on_device.h"
 
 #include <algorithm>
 #include <utility>

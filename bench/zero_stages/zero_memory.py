@@ -50,7 +50,7 @@ def measured(args, model, stage, layers):
     seen = [size for at, size in watch.samples if steps[0] <= at <= steps[-1]]
     if not seen:
         sys.exit("bench: the steps were over before the ranks' memory was looked at: more "
-                 "watched_steps in zero_ways.py")
+                 "watched_steps in zero_stages/zero_ways.py")
     return max(seen)
 
 

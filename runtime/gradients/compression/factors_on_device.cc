@@ -1,11 +1,10 @@
-#include "runtime/gradients/power_sgd_on_device.h"
+#include "runtime/gradients/compression/factors_on_device.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ATen/Functions.h"
-#include "ATen/core/grad_mode.h"
-#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "runtime/memory/tensor_over.h"
 
@@ -39,28 +38,21 @@ void Orthogonalize(const at::Tensor& p) {
 
 }  // namespace
 
-PowerSgdOnDevice::PowerSgdOnDevice(const Device& device, comm::DeviceGroup& group,
-                                   const comm::BucketShape& shape,
-                                   const comm::CompressionOptions& options)
-    : device_(device),
-      group_(group),
-      name_(shape.name),
-      elements_(static_cast<int64_t>(shape.elements)),
-      rank_(options.rank),
+FactorsOnDevice::FactorsOnDevice(const comm::BucketShape& shape,
+                                 const comm::CompressionOptions& options)
+    : rank_(options.rank),
       error_feedback_(options.error_feedback),
       plan_(comm::PlanLowRank(shape, options.rank)) {}
 
-absl::StatusOr<std::unique_ptr<PowerSgdOnDevice>> PowerSgdOnDevice::Create(
-    const Device& device, comm::DeviceGroup& group, const comm::BucketShape& shape,
-    const comm::CompressionOptions& options) {
-  auto made =
-      std::unique_ptr<PowerSgdOnDevice>(new PowerSgdOnDevice(device, group, shape, options));
+absl::StatusOr<std::unique_ptr<FactorsOnDevice>> FactorsOnDevice::Create(
+    const Device& device, const comm::BucketShape& shape, const comm::CompressionOptions& options) {
+  auto made = std::unique_ptr<FactorsOnDevice>(new FactorsOnDevice(shape, options));
   made->MakeBatches();
-  DT_RETURN_IF_ERROR(made->MakeMemory(options.seed));
+  DT_RETURN_IF_ERROR(made->MakeMemory(device, options.seed));
   return made;
 }
 
-void PowerSgdOnDevice::MakeBatches() {
+void FactorsOnDevice::MakeBatches() {
   for (const comm::BucketTensor& tensor : plan_.factored) {
     const auto rows = static_cast<int64_t>(tensor.rows);
     const auto columns = static_cast<int64_t>(tensor.columns);
@@ -75,7 +67,7 @@ void PowerSgdOnDevice::MakeBatches() {
   }
 }
 
-absl::Status PowerSgdOnDevice::MakeMemory(uint64_t seed) {
+absl::Status FactorsOnDevice::MakeMemory(const Device& device, uint64_t seed) {
   int64_t p = 0;
   int64_t q = 0;
   int64_t residuals = 0;
@@ -91,9 +83,9 @@ absl::Status PowerSgdOnDevice::MakeMemory(uint64_t seed) {
   }
   const int64_t elements = residuals + p + whole + 3 * q;
   DT_ASSIGN_OR_RETURN(memory_,
-                      DeviceMemory::Create(device_, static_cast<size_t>(elements) * sizeof(float),
+                      DeviceMemory::Create(device, static_cast<size_t>(elements) * sizeof(float),
                                            "PowerSGD's factors and what they leave out"));
-  const at::Tensor all = TensorOver(memory_, elements, at::kFloat, device_.tensors());
+  const at::Tensor all = TensorOver(memory_, elements, at::kFloat, device.tensors());
   first_ = all.narrow(0, residuals, p + whole);
   wholes_ = first_.narrow(0, p, whole);
   q_ = all.narrow(0, residuals + p + whole, q);
@@ -102,13 +94,10 @@ absl::Status PowerSgdOnDevice::MakeMemory(uint64_t seed) {
   PlaceBatches(all.narrow(0, 0, residuals));
   fresh_.copy_(FirstBases(seed));
   q_.copy_(fresh_);
-  DT_ASSIGN_OR_RETURN(summed_, DeviceEvent::Create(device_, /*timing=*/false));
-  DT_ASSIGN_OR_RETURN(done_, DeviceEvent::Create(device_, /*timing=*/false));
-  DT_ASSIGN_OR_RETURN(flag_, FiniteFlag::Create(device_, elements_));
   return absl::OkStatus();
 }
 
-void PowerSgdOnDevice::PlaceBatches(const at::Tensor& residuals) {
+void FactorsOnDevice::PlaceBatches(const at::Tensor& residuals) {
   int64_t p = 0;
   int64_t q = 0;
   int64_t matrix = 0;
@@ -130,7 +119,7 @@ void PowerSgdOnDevice::PlaceBatches(const at::Tensor& residuals) {
 }
 
 // Those that the host begins with: numbered by the bucket's tensors, in order.
-at::Tensor PowerSgdOnDevice::FirstBases(uint64_t seed) const {
+at::Tensor FactorsOnDevice::FirstBases(uint64_t seed) const {
   at::Tensor bases = at::empty({fresh_.numel()}, at::kFloat);
   std::vector<int64_t> taken(batches_.size(), 0);
   uint64_t number = 0;
@@ -156,28 +145,7 @@ at::Tensor PowerSgdOnDevice::FirstBases(uint64_t seed) const {
   return bases;
 }
 
-at::Tensor PowerSgdOnDevice::TensorOf(float* data) const {
-  return at::from_blob(
-      data, {elements_}, [](void*) {}, at::TensorOptions(at::kFloat).device(device_.tensors()),
-      device_.tensors());
-}
-
-absl::Status PowerSgdOnDevice::Sum(const at::Tensor& values, const char* what) {
-  DT_RETURN_IF_ERROR(
-      group_
-          .AllReduce({values.mutable_data_ptr(), values.nbytes(), DType::kFloat32, device_.place()},
-                     comm::ReduceOp::kSum, {.name = absl::StrCat(what, name_)})
-          .status());
-  return group_.Then([this](comm::CudaStream* stream) {
-    return device_.Check(device_.api().EventRecord(summed_->handle(), stream), "cudaEventRecord");
-  });
-}
-
-absl::Status PowerSgdOnDevice::Start(float* data) {
-  const at::NoGradGuard no_grad;
-  data_ = data;
-  second_ = false;
-  const at::Tensor values = TensorOf(data);
+void FactorsOnDevice::MakeFirst(const at::Tensor& values) {
   for (Batch& batch : batches_) {
     const int64_t each = batch.rows * batch.columns;
     for (size_t i = 0; i < batch.starts.size(); ++i) {
@@ -193,36 +161,22 @@ absl::Status PowerSgdOnDevice::Start(float* data) {
     wholes_.narrow(0, at, count).copy_(values.narrow(0, static_cast<int64_t>(whole.start), count));
     at += count;
   }
-  return Sum(first_, "P of ");
 }
 
-absl::StatusOr<bool> PowerSgdOnDevice::Advance() {
-  const at::NoGradGuard no_grad;
-  DT_RETURN_IF_ERROR(group_.Await(summed_->handle(), device_.stream()));
-  if (second_ || batches_.empty()) {
-    DT_RETURN_IF_ERROR(Finish());
-    return true;
-  }
-  second_ = true;
-  DT_RETURN_IF_ERROR(StartSecond());
-  return false;
-}
-
-absl::Status PowerSgdOnDevice::StartSecond() {
+void FactorsOnDevice::MakeSecond() {
   for (Batch& batch : batches_) {
     Orthogonalize(batch.p);
     at::bmm_out(batch.own_q, batch.p, batch.matrices);
   }
   q_.copy_(own_q_);
-  return Sum(q_, "Q of ");
 }
 
-void PowerSgdOnDevice::Expand(const at::Tensor& data) {
+void FactorsOnDevice::Expand(const at::Tensor& values) {
   for (Batch& batch : batches_) {
     const at::Tensor p = batch.p.transpose(1, 2);
     for (size_t i = 0; i < batch.starts.size(); ++i) {
       const auto index = static_cast<int64_t>(i);
-      at::Tensor to = data.narrow(0, batch.starts[i], batch.rows * batch.columns)
+      at::Tensor to = values.narrow(0, batch.starts[i], batch.rows * batch.columns)
                           .view({batch.rows, batch.columns});
       at::mm_out(to, p.select(0, index), batch.q.select(0, index));
     }
@@ -231,13 +185,12 @@ void PowerSgdOnDevice::Expand(const at::Tensor& data) {
   int64_t at = 0;
   for (const comm::LowRankPlan::Whole& whole : plan_.wholes) {
     const auto count = static_cast<int64_t>(whole.count);
-    data.narrow(0, static_cast<int64_t>(whole.start), count).copy_(wholes_.narrow(0, at, count));
+    values.narrow(0, static_cast<int64_t>(whole.start), count).copy_(wholes_.narrow(0, at, count));
     at += count;
   }
 }
 
-void PowerSgdOnDevice::Forget() {
-  const at::Tensor broken = flag_->Broken();
+void FactorsOnDevice::Forget(const at::Tensor& broken) {
   for (Batch& batch : batches_) {
     if (error_feedback_) {
       batch.matrices.masked_fill_(broken, 0);
@@ -247,17 +200,6 @@ void PowerSgdOnDevice::Forget() {
     const at::Tensor empty = batch.q.square().sum(2, /*keepdim=*/true).eq(0);
     batch.q.copy_(at::where(empty.logical_or(broken), batch.fresh, batch.q));
   }
-}
-
-absl::Status PowerSgdOnDevice::Finish() {
-  Expand(TensorOf(data_));
-  DT_RETURN_IF_ERROR(flag_->Queue(data_, device_.kernel_stream()));
-  Forget();
-  DT_RETURN_IF_ERROR(done_->Record());
-  return group_.Then([this](comm::CudaStream* stream) {
-    return device_.Check(device_.api().StreamWaitEvent(stream, done_->handle()),
-                         "cudaStreamWaitEvent");
-  });
 }
 
 }  // namespace dtrain

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "comm/compression/bucket_reduction.h"
 #include "comm/nccl/device_group.h"
-#include "runtime/gradients/device_reduction.h"
+#include "runtime/gradients/compression/device_reduction.h"
 
 namespace dtrain {
 

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "comm/compression/bucket_reduction.h"
 #include "comm/nccl/device_group.h"
-#include "runtime/gradients/device_reduction.h"
-#include "runtime/gradients/int8_on_device.h"
+#include "runtime/gradients/compression/device_reduction.h"
+#include "runtime/gradients/compression/int8_on_device.h"
 
 namespace dtrain {
 
@@ -30,9 +30,10 @@ class DeviceCompression {
   }
   // Queues the begin of its sum over ranks, in place. REQUIRES: it is taken.
   absl::Status Start(size_t place, float* data);
-  // Queues the rest of all that were started since: later work on the group's stream finds the
-  // sums.
-  absl::Status Finish();
+  bool has_started() const { return !started_.empty(); }
+  // Queues the rest of all that were started since, and gives their places in that order: later
+  // work on the group's stream finds the sums.
+  absl::StatusOr<std::vector<size_t>> Finish();
   // Forgets what was started in a step that failed.
   void Drop() { started_.clear(); }
   int64_t bytes() const;
@@ -46,7 +47,7 @@ class DeviceCompression {
   const int64_t start_step_;
   std::shared_ptr<Int8Exchange> exchange_;                    // Null: none needs it.
   std::vector<std::unique_ptr<DeviceReduction>> reductions_;  // By place; null: not compressed.
-  std::vector<DeviceReduction*> started_;                     // In order.
+  std::vector<size_t> started_;                               // Places, in order.
 };
 
 }  // namespace dtrain

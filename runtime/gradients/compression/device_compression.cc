@@ -1,10 +1,10 @@
-#include "runtime/gradients/device_compression.h"
+#include "runtime/gradients/compression/device_compression.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/status.h"
-#include "runtime/gradients/power_sgd_on_device.h"
+#include "runtime/gradients/compression/power_sgd_on_device.h"
 
 namespace dtrain {
 
@@ -49,13 +49,20 @@ DeviceCompression::~DeviceCompression() {
 }
 
 absl::Status DeviceCompression::Start(size_t place, float* data) {
-  DeviceReduction& reduction = *reductions_[place];
-  DT_RETURN_IF_ERROR(reduction.Start(data));
-  started_.push_back(&reduction);
+  DT_RETURN_IF_ERROR(reductions_[place]->Start(data));
+  started_.push_back(place);
   return absl::OkStatus();
 }
 
-absl::Status DeviceCompression::Finish() { return comm::AdvanceToEnd(std::exchange(started_, {})); }
+absl::StatusOr<std::vector<size_t>> DeviceCompression::Finish() {
+  std::vector<size_t> places = std::exchange(started_, {});
+  std::vector<DeviceReduction*> reductions;
+  for (const size_t place : places) {
+    reductions.push_back(reductions_[place].get());
+  }
+  DT_RETURN_IF_ERROR(comm::AdvanceToEnd(std::move(reductions)));
+  return places;
+}
 
 int64_t DeviceCompression::bytes() const {
   int64_t bytes = 0;

@@ -1,4 +1,4 @@
-#include "runtime/gradients/device_reduction.h"
+#include "runtime/gradients/compression/device_reduction.h"
 
 #include <utility>
 

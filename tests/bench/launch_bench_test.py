@@ -1,0 +1,150 @@
+"""./dev bench launch: what it makes of measured times, and its looks at jobs and hosts. Needs no build."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+SOURCE = os.environ["DTRAIN_SOURCE"]
+sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/launches"]
+
+import launch  # noqa: E402
+import launch_faults as faults  # noqa: E402
+import links  # noqa: E402
+import page_tables  # noqa: E402
+import provenance  # noqa: E402
+import report  # noqa: E402
+import ssh_hosts  # noqa: E402
+
+WHY_NOT = ssh_hosts.why_not()
+
+# A launcher that writes "TIME STEP" lines for its ranks. When rank 1 dies it says so, and begins anew at
+# the step of its last checkpoint. Its argument: the file of the steps.
+FAKE_LAUNCHER = """
+import os, subprocess, sys, time
+rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "fake-rank"],
+                        env={**os.environ, "RANK": "1"})
+def take(step):
+    with open(sys.argv[1], "a") as file:
+        file.write(f"{time.time()} {step}\\n")
+    time.sleep(0.001)
+step = 0
+while rank.poll() is None:
+    step += 1
+    take(step)
+print(f"rank 1 (pid {rank.pid}) was killed", flush=True)
+time.sleep(0.05)
+for again in range(step - step % 10 + 1, step + 5):
+    take(again)
+"""
+
+
+def results():
+    def rounds(*ways):
+        return [{"dtrain": 0.4 + 0.1 * i, **{way: 4.0 + i for way in ways}} for i in range(3)]
+
+    killed = [{"dtrain": {"seen_s": 0.01, "next_step_s": 0.2 + 0.1 * i, "new_step_s": 0.5},
+               "torchrun": {"seen_s": 0.1, "next_step_s": 6.0}} for i in range(3)]
+    return {"start": [{"name": "2 ranks", "rounds": rounds("torchrun", "torchrun-cpu")}],
+            "hosts": [{"name": "2 hosts", "rounds": rounds("torchrun")}],
+            "help": [{"name": "dtrain --help", "rounds": [{"dtrain": 0.005}, {"dtrain": 0.03}, {"dtrain": 0.006}]}],
+            "killed": [{"name": "SIGKILL of rank 1", "rounds": killed}]}
+
+
+class Goals(unittest.TestCase):
+    def test_ratios_are_of_rounds_and_a_twin_without_cuda_counts_where_there_is_one(self):
+        goals = {goal["name"]: goal for goal in report.judged(launch.all_goals(results()))}
+        for name, value in (("launch.first_forward_s", 0.5),
+                            ("launch.first_forward_vs_torchrun_without_cuda", 0.1),
+                            ("launch.two_hosts_first_forward_vs_torchrun", 0.1), ("launch.help_s", 0.006),
+                            ("launch.killed_rank_seen_s", 0.01),
+                            ("launch.killed_rank_next_step_after_seen_s", 0.29)):
+            self.assertAlmostEqual(goals.pop(name)["measured"], value, msg=name)
+        self.assertEqual(goals, {})
+
+    def test_parts_that_were_not_measured_have_no_goals(self):
+        self.assertEqual([goal[0] for goal in launch.all_goals({"help": results()["help"]})], ["launch.help_s"])
+
+    def test_the_page_shows_each_way_beside_its_goals(self):
+        found = {**results(), "goals": report.judged(launch.all_goals(results()))}
+        lines = page_tables.TABLES["launch"]({"a/launch.json": found})
+        self.assertIn("| 2 ranks: to the first forward | 500 | 5,000 | 5,000 | 0.5 (at most 0.5); 0.1 (at most "
+                      "0.125) | ok; ok |", lines)
+        self.assertIn("| SIGKILL of rank 1, until the first new step has ended | 500 | | | | |", lines)
+        self.assertEqual(len(lines), 2 + 6)
+
+
+class Faults(unittest.TestCase):
+    def test_a_step_that_was_nearly_done_when_the_rank_died_is_not_the_next_one(self):
+        steps = [(1.0, 50), (1.1, 51), (1.21, 52), (3.0, 51), (3.1, 52), (3.2, 53)]
+        found = faults.after_kill(1.2, 1.25, steps)
+        for key, value in (("seen_s", 0.05), ("next_step_s", 1.8), ("new_step_s", 2.0)):
+            self.assertAlmostEqual(found[key], value)
+        self.assertIsNone(faults.after_kill(1.2, 1.25, steps[:-1]), "no step is new yet")
+
+    def test_a_killed_rank_is_found_and_the_run_ends(self):
+        def steps_of():
+            with open(path, encoding="utf-8") as file:
+                return [(float(moment), int(step)) for moment, step in map(str.split, file)]
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/steps"
+            open(path, "w", encoding="utf-8").close()
+            found = faults.kill_a_rank([sys.executable, "-c", FAKE_LAUNCHER, path], None,
+                                       lambda command: "fake-rank" in command, steps_of)
+            steps = [step for _, step in steps_of()]
+        self.assertGreaterEqual(max(steps), faults.KILL_AT_STEP + 4)
+        self.assertGreater(found["seen_s"], 0)
+        self.assertGreaterEqual(found["next_step_s"] - found["seen_s"], 0.05)
+        self.assertGreater(found["new_step_s"], found["next_step_s"])
+
+    def test_a_loss_that_differs_after_the_fault_ends_the_benchmark(self):
+        right = {1: 2.0, 2: 1.5, 3: 1.25}
+        for taken, good in (([(1, 2.0), (2, 1.5), (2, 1.5), (3, 1.25)], True), ([(1, 2.0), (2, 1.5)], False),
+                            ([(1, 2.0), (2, 1.5), (2, 1.6), (3, 1.25)], False)):
+            with mock.patch.object(faults, "losses_of", lambda _, taken=taken: taken):
+                if good:
+                    faults.check_losses("run", right)
+                else:
+                    self.assertRaises(SystemExit, faults.check_losses, "run", right)
+
+
+class Program(unittest.TestCase):
+    def test_a_part_is_measured_anew_and_the_others_stay(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/dtrain", "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho usage\n")
+            os.chmod(f"{folder}/dtrain", 0o755)
+            before = {**results(), "bench": "launch", "cpu": provenance.cpu_name(), "cores": os.cpu_count()}
+            report.write_json(f"{folder}/launch.json", before)
+            said = subprocess.run([sys.executable, f"{SOURCE}/bench/launch.py", "--bin", folder, "--parts", "help",
+                                   "--json", f"{folder}/launch.json"], capture_output=True, text=True, check=True,
+                                  timeout=60).stdout
+            with open(f"{folder}/launch.json", encoding="utf-8") as file:
+                after = json.load(file)
+        self.assertEqual({part: after[part] for part in ("start", "hosts", "killed")},
+                         {part: before[part] for part in ("start", "hosts", "killed")})
+        [row] = after["help"]
+        self.assertEqual(len(row["rounds"]), launch.HELP_RUNS)
+        self.assertEqual(row["command"], "./dev bench launch --parts help")
+        self.assertRegex(said, r"(?m)^goal launch\.help_s measured \S+ target <= 0\.02 ")
+        self.assertEqual([goal["name"] for goal in after["goals"]],
+                         [goal["name"] for goal in report.judged(launch.all_goals(after))])
+
+
+@unittest.skipIf(WHY_NOT, f"LOUD SKIP: no hosts with sshd here: {WHY_NOT}")
+class Hosts(unittest.TestCase):
+    def test_a_command_goes_to_each_host_over_ssh_with_its_words_and_variables(self):
+        script = 'echo "$SSH_CONNECTION" "$PWD" "$WORD" "$1"'
+        with links.Link() as link, ssh_hosts.SshHosts(link) as hosts:
+            for address, name in zip(links.ADDRESSES, ssh_hosts.NAMES):
+                command = hosts.over_ssh(name, ["sh", "-c", script, "sh", "it's $(true)"], {"WORD": "a b"})
+                said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+                self.assertRegex(said, rf"^10\.77\.0\.1 \d+ {address} 2222 {os.getcwd()} a b it's \$\(true\)\n$")
+        self.assertEqual([server.returncode for server in hosts.servers if server.returncode is None], [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
