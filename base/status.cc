@@ -5,9 +5,15 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "base/device_error.h"
 #include "base/system/resource_limits.h"
 
 namespace dtrain {
+namespace {
+
+constexpr char kDeviceError[] = "dtrain/device_error";
+
+}  // namespace
 
 int ExitCodeFor(const absl::Status& status) {
   switch (status.code()) {
@@ -72,9 +78,18 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
       return absl::InvalidArgumentError(text);
     case ETIMEDOUT:
       return absl::DeadlineExceededError(text);
+    case EIO: {
+      absl::Status status = absl::UnavailableError(text);
+      status.SetPayload(kDeviceError, absl::Cord());
+      return status;
+    }
     default:
       return absl::UnavailableError(text);
   }
+}
+
+bool IsDeviceError(const absl::Status& status) {
+  return status.GetPayload(kDeviceError).has_value();
 }
 
 }  // namespace dtrain

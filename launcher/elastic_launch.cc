@@ -51,6 +51,17 @@ std::string Encode(const Meeting& meeting) {
 
 absl::StatusOr<Meeting> ParseMeeting(absl::string_view text, const std::string& host) {
   DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "node 0's meeting point"));
+  const auto is_number = [&json](const char* key) {
+    return !json.contains(key) || json[key].is_number_integer();
+  };
+  const auto is_text = [&json](const char* key) {
+    return !json.contains(key) || json[key].is_string();
+  };
+  if (!json.is_object() || !is_number("port") || !is_number("log_number") ||
+      !is_number("master_port") || !is_number("code") || !is_text("run_id") ||
+      !is_text("message")) {
+    return absl::InvalidArgumentError("node 0's meeting point is malformed");
+  }
   Meeting meeting;
   meeting.store = {host, json.value("port", 0)};
   meeting.run_id = json.value("run_id", "");
@@ -122,7 +133,10 @@ absl::Status ElasticNodeLaunch::JoinLobby() {
                  session_.key(),
                  {options.node_rank, HostName(), session_.local_ranks()},
                  options.join_timeout};
-  DT_ASSIGN_OR_RETURN(lobby_, LobbyAgent::Join(join, [this] { return session_.TakeStopSignal(); }));
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<LobbyAgent> joined,
+                      LobbyAgent::Join(join, [this] { return session_.TakeStopSignal(); }));
+  const std::lock_guard lock(mutex_);
+  lobby_ = std::move(joined);
   return absl::OkStatus();
 }
 

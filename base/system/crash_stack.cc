@@ -37,7 +37,9 @@ void WriteStack(int signal) {
 
 void OnCrash(int signal) {
   WriteStack(signal);
-  raise(signal);  // SA_RESETHAND: now as without a handler, when this one returns.
+  // Also where a handler that was installed later has called this one.
+  std::signal(signal, SIG_DFL);
+  raise(signal);  // Now as without a handler, when this one returns.
 }
 
 void OnRequest(int signal) {

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/device_error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -127,7 +128,15 @@ bool Checkpoint::HoldsTensors(size_t file) const {
 }
 
 absl::Status Checkpoint::NoteDamage(const absl::Status& status) {
-  damage_.Update(status);
+  // A peer or an object store that does not answer, or a lack of memory, says nothing of the bytes;
+  // a disk that cannot read them does.
+  const bool no_answer = absl::IsUnavailable(status) && !IsDeviceError(status);
+  const bool may_pass = no_answer || absl::IsDeadlineExceeded(status) ||
+                        absl::IsResourceExhausted(status) || absl::IsInternal(status) ||
+                        absl::IsCancelled(status) || absl::IsAborted(status);
+  if (!may_pass) {
+    damage_.Update(status);
+  }
   return status;
 }
 

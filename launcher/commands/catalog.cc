@@ -43,7 +43,7 @@ constexpr std::array kKnown = {
     Known{Section::kRun, "trace", "write the last collectives of all ranks as one timeline", true},
     Known{Section::kMachine, "doctor", "check this node and say what to mend before training",
           true},
-    Known{Section::kMachine, "topo", "show cores, GPUs, NICs, their distances, and where ranks run",
+    Known{Section::kMachine, "topo", "show cores, GPUs, NICs, distances, and where ranks run",
           true},
     Known{Section::kMachine, "env", "show which launcher started this process and as which rank",
           true},

@@ -99,7 +99,12 @@ absl::Status Coordinator::ReadMessage(int64_t& next) {
     DT_LOG(Warning) << message.status().message();
     return absl::OkStatus();
   }
-  Handle(*message, Clock::Real().MonotonicNanos());
+  const int64_t now = Clock::Real().MonotonicNanos();
+  if (message->kind == LobbyMessage::Kind::kJoin) {
+    TakeLosses(now,
+               absl::ZeroDuration());  // A node may be started again at once: its end is first.
+  }
+  Handle(*message, now);
   return absl::OkStatus();
 }
 
@@ -171,7 +176,7 @@ void Coordinator::TakeLosses(int64_t now, absl::Duration passed) {
     gone.swap(gone_);
   }
   std::vector<std::pair<int, std::string>> lost;
-  std::vector<std::string> silent;
+  std::vector<std::string> names;
   for (auto& [id, agent] : agents_) {
     agent.silent = heard.count(agent.name) > 0 ? absl::ZeroDuration()
                                                : agent.silent + std::min(passed, kPassedMax);
@@ -180,11 +185,14 @@ void Coordinator::TakeLosses(int64_t now, absl::Duration passed) {
     } else if (agent.silent > options_.silence) {
       lost.emplace_back(id, absl::StrFormat("its agent has been silent for %s",
                                             absl::FormatDuration(options_.silence)));
-      silent.push_back(agent.name);
+    } else {
+      continue;
     }
+    names.push_back(agent.name);
   }
-  if (!silent.empty()) {  // They come back as other agents if they live after all.
-    Send({.kind = LobbyOrder::Kind::kDismiss, .names = silent, .code = kExitTemporary})
+  // They come back as other agents if they live after all, and whoever drains one learns of it.
+  if (!names.empty()) {
+    Send({.kind = LobbyOrder::Kind::kDismiss, .names = names, .code = kExitTemporary})
         .IgnoreError();
   }
   for (const auto& [id, why] : lost) {

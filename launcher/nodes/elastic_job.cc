@@ -316,9 +316,15 @@ void ElasticJob::LoseSilent(int64_t now) {
     EndAttempt(/*save=*/false, "some nodes have not ended their ranks in time", now);
     return;
   }
-  for (const int id : std::vector<int>(attempt_.world)) {
+  std::vector<int> silent;  // Losing the last of them may begin an attempt, whose nodes are others.
+  for (const int id : attempt_.world) {
     const auto member = members_.find(id);
-    if (phase_ != Phase::kEnded && member != members_.end() && !member->second.report.has_value()) {
+    if (member != members_.end() && !member->second.report.has_value()) {
+      silent.push_back(id);
+    }
+  }
+  for (const int id : silent) {
+    if (phase_ != Phase::kEnded && members_.count(id) > 0) {
       actions_.push_back({.kind = ElasticAction::Kind::kDismiss,
                           .nodes = {id},
                           .code = kExitTemporary,

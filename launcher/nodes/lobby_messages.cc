@@ -79,6 +79,9 @@ absl::StatusOr<LobbyMessage> LobbyMessage::Parse(absl::string_view text) {
     message.kind = static_cast<Kind>(kind);
     message.from = json.at("from");
     message.node = NodeOf(json.at("node"));
+    if (message.kind == Kind::kJoin && message.node.ranks < 1) {
+      return Malformed(kWhat, "a node without ranks");
+    }
     DT_ASSIGN_OR_RETURN(message.report, ReportOf(json.at("report")));
     message.signal = json.at("signal");
     message.target = json.at("target");

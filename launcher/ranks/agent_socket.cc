@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -35,10 +36,19 @@ absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   return address;
 }
 
-bool SameUser(int fd) {
+// Nothing when the kernel does not say.
+std::optional<ucred> PeerOf(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return std::nullopt;
+  }
+  return peer;
+}
+
+bool SameUser(int fd) {
+  const std::optional<ucred> peer = PeerOf(fd);
+  return peer.has_value() && peer->uid == geteuid();
 }
 
 bool AddToEpoll(int epoll, int fd) {
@@ -124,6 +134,10 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
     }
     absl::StatusOr<AgentMessage> message = AgentMessage::Parse(text);
     if (message.ok()) {
+      // A rank in a pid namespace of its own knows another number than this process has for it.
+      if (const std::optional<ucred> peer = PeerOf(fd); peer.has_value() && peer->pid > 0) {
+        message->pid = peer->pid;
+      }
       messages.push_back(*std::move(message));
     }
   }

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -57,6 +58,10 @@ ProcessSample SampleProcess(int pid) {
     sample.waits_for_disk = sample.waits_for_disk || state == 'D';
     sample.cpu_wait_nanos[thread] = WaitNanosIn(ReadProc(absl::StrCat(folder, "/schedstat")));
   }
+  // Whoever writes its core is on its way to its own end.
+  sample.is_debugged =
+      sample.is_debugged ||
+      absl::StrContains(ReadProc(absl::StrCat("/proc/", pid, "/status")), "CoreDumping:\t1");
   return sample;
 }
 

@@ -24,7 +24,8 @@ double StrictLimit(const RankView& view, const StepStatistics& steps) {
   if (steps.steps < kStepsBeforeLearning) {
     return std::max(view.limits.slow_s, kHangFloorSeconds);
   }
-  return std::max({kHangFloorSeconds, kHangFactor * steps.p99_s, kPauseFactor * steps.pause_s});
+  return std::max({kHangFloorSeconds, -view.limits.fixed_s, kHangFactor * steps.p99_s,
+                   kPauseFactor * steps.pause_s});
 }
 
 double PatientLimit(const RankView& view, const StepStatistics& steps) {
@@ -253,7 +254,11 @@ std::optional<Hang> BlameInside(Views views, const StepStatistics& steps) {
   if (std::optional<Hang> mismatch = FindMismatch(views, steps); mismatch.has_value()) {
     return mismatch;
   }
-  if (last.still_s <= PatientLimit(last, steps)) {
+  // A call of the program itself, or of a save or an evaluation, may take as long as these.
+  const double limit = IsStepPhase(last.phase)
+                           ? PatientLimit(last, steps)
+                           : std::max(last.limits.slow_s, PatientLimit(last, steps));
+  if (last.still_s <= limit) {
     return std::nullopt;
   }
   const std::string& group = views.front()->Inside()->group;
@@ -265,7 +270,7 @@ std::optional<Hang> BlameInside(Views views, const StepStatistics& steps) {
       return behind;
     }
   }
-  Hang hang = HangOf(HangKind::kAllStuck, views, PatientLimit(last, steps));
+  Hang hang = HangOf(HangKind::kAllStuck, views, limit);
   hang.group = group;
   hang.collective = views.front()->Inside()->left + 1;
   hang.call = views.front()->Inside()->call;
@@ -300,8 +305,8 @@ bool IsStepPhase(absl::string_view phase) {
 double HangLimit(const RankView& view, const StepStatistics& steps, bool is_awaited) {
   const double strict = StrictLimit(view, steps);
   const double patient = PatientLimit(view, steps);
-  if (IsFrozen(view, steps)) {
-    return strict;
+  if (IsFrozen(view, steps)) {  // A disk, or memory that was swapped out, may stop a whole process.
+    return view.waits_for_disk && !view.is_stopped ? patient : strict;
   }
   if (IsStepPhase(view.phase)) {
     return view.waits_for_disk ? patient : strict;

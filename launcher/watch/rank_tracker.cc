@@ -86,8 +86,9 @@ void RankTracker::Observe(int rank, const ProcessSample& sample) {
   }
   Track& track = found->second;
   track.view.is_stopped = sample.is_stopped;
-  track.view.waits_for_disk = sample.waits_for_disk;
-  track.view.is_debugged = sample.is_debugged;
+  // Until the next progress: a sample is a moment, and what it shows may explain the whole pause.
+  track.view.waits_for_disk = track.view.waits_for_disk || sample.waits_for_disk;
+  track.view.is_debugged = track.view.is_debugged || sample.is_debugged;
   uint64_t most = 0;  // Which thread is at work is not known from outside.
   for (const auto& [thread, nanos] : sample.cpu_wait_nanos) {
     const auto before = track.cpu_wait_nanos.find(thread);

@@ -206,7 +206,7 @@ HangLimits HangLimitsOf(const Job::State& state) {
   }
   const double patience_s = absl::ToDoubleSeconds(comm::LeastTimeout(least, carriers));
   // A GPU's host runs ahead of it, so its steps' times say little of how long a phase may take.
-  const double unless_set = carriers.gpu ? patience_s : -1;
+  const double unless_set = carriers.gpu ? -patience_s : -1;
   return {.fixed_s = config.comm_hang_timeout_seconds().value_or(unless_set),
           .patience_s = patience_s,
           .slow_s = config.comm_timeout_seconds()};

@@ -24,6 +24,21 @@ TEST(CrashStack, ACrashWritesTheStackAndEndsTheProcessByItsSignal) {
         ::testing::KilledBySignal(signal), "stack at signal [0-9]+\n(.*\n)+end of stack");
   }
 }
+
+struct sigaction crash_handler;
+void CallTheHandlerBefore(int signal) { crash_handler.sa_handler(signal); }
+
+TEST(CrashStack, AHandlerThatWasInstalledLaterMayPassTheSignalOn) {
+  EXPECT_EXIT(
+      {
+        WriteStackAtCrash();
+        struct sigaction later {};
+        later.sa_handler = CallTheHandlerBefore;
+        sigaction(SIGSEGV, &later, &crash_handler);
+        raise(SIGSEGV);
+      },
+      ::testing::KilledBySignal(SIGSEGV), "stack at signal 11\n(.*\n)+end of stack");
+}
 #endif
 
 int asked = 0;

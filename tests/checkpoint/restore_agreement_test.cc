@@ -3,10 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "base/status.h"
 #include "checkpoint/restore/block_set.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::restore_agreement_test {
 namespace {
@@ -58,6 +63,28 @@ TEST(JudgeRestoreTest, DamageCountsBeforeWhatMayFollowFromIt) {
   for (const char* strange : {"", "x", "s0-11", "sabc"}) {
     EXPECT_EQ(JudgeRestore({strange}, 10).kind, Kind::kFailed) << strange;
   }
+}
+
+// An older checkpoint is no answer to a peer that is away for a moment: the newest would be lost.
+TEST(RestoreDamageTest, WhatMayPassIsNoDamageAndADiskThatCannotReadIs) {
+  const TemporaryFolder folder{TemporaryFolder::Where::kMemory};
+  const auto storage = *OpenPosixStorage(folder.path());
+  const auto epoch = BeginEpoch(*storage, "job", 1, std::nullopt);
+  ASSERT_TRUE(epoch.ok()) << epoch.status();
+  ASSERT_TRUE(SaveOnRanks(*storage, OptionsFor(*epoch), 1, 1, 1)[0].durable());
+  const auto opened = Checkpoint::Open(*storage, {1, 1}, Verify::kSizes);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  Checkpoint& checkpoint = **opened;
+  for (const absl::Status& passing :
+       {absl::UnavailableError("no answer"), absl::DeadlineExceededError("late"),
+        ErrnoStatus(EMFILE, "cannot read"), ErrnoStatus(ENOMEM, "cannot read"),
+        absl::InternalError("a thread that reads met an exception")}) {
+    EXPECT_EQ(checkpoint.NoteDamage(passing), passing);
+    EXPECT_TRUE(checkpoint.damage().ok()) << passing;
+  }
+  const absl::Status broken = Annotate(ErrnoStatus(EIO, "cannot read"), "model.safetensors");
+  EXPECT_EQ(checkpoint.NoteDamage(broken), broken);
+  EXPECT_EQ(checkpoint.damage(), broken);
 }
 
 }  // namespace

@@ -32,6 +32,12 @@ STORES_NOTHING = {
     "RowsKernel<dtrain::BFloat16, 8, false>": "gives two numbers a row",
 }
 
+# Forms for aligned data that load eight codes of a byte: fp32 numbers of sixteen would be stored by half sectors, at
+# 54 % of a copy's rate on an H100, where these have 85 to 91 %. The table of bytes on the way counts 16-byte loads.
+LOADS_EIGHT = {"FromKernel<(Fp8Format)0, float, true>", "FromKernel<(Fp8Format)1, float, true>",
+               "DequantizeKernel<float, true, false>"}
+EIGHT_ON_THE_WAY = {("FromKernel", "fp32"), ("DequantizeKernel", "fp32")}
+
 # Kernels whose types are of what they read alone.
 ONLY_READ = {"BlockSquareSumsKernel", "QuantizeKernel", "RowsToKernel", "ScaleKernel", "SquarePartials", "ToKernel",
              "TransposeKernel"}
@@ -41,11 +47,11 @@ SCALARS = {
     "AdamWBody": (11, "the step's scalars"),
     "AdamWStochasticKernel": (13, "the step's scalars and the random stream"),
     "ApplyBody": (4, "the step's scalars"),
-    "DequantizeKernel": (1, "a block's scale"),
+    "DequantizeKernel": (2, "a block's scale, and eight codes where fp32 is written"),
     "DirectionBody": (3, "the step's scalars"),
     "DropoutKernel": (2, "the random stream"),
     "ForwardKernel": (2, "a row's mean and rstd"),
-    "FromKernel": (1, "the scale"),
+    "FromKernel": (2, "the scale, and eight codes where fp32 is written"),
     "MomentsKernel": (4, "the step's scalars, two at once"),
     "OneStateBody": (8, "the step's scalars"),
     "PlainSgdBody": (5, "the step's scalars"),
@@ -300,7 +306,7 @@ class CudaCode(unittest.TestCase):
 
     def test_wide_forms_load_sixteen_bytes_at_once(self):
         wrong = [f"{k.source} {k.name} {k.arch}" for k in self.held()
-                 if not k.loads.get(128) and not listed(k, LOADS_NOTHING)]
+                 if not k.loads.get(128) and not listed(k, LOADS_NOTHING) and not listed(k, LOADS_EIGHT)]
         self.assertEqual(wrong, [])
 
     def test_wide_forms_store_sixteen_bytes_at_once(self):
@@ -330,7 +336,7 @@ class CudaCode(unittest.TestCase):
                                 for k in self.held() if listed(k, [name])), name)
 
     def test_exceptions_are_still_needed(self):
-        for names, place in ((LOADS_NOTHING, "loads"), (STORES_NOTHING, "stores")):
+        for names, place in ((LOADS_NOTHING, "loads"), (LOADS_EIGHT, "loads"), (STORES_NOTHING, "stores")):
             for name in names:
                 self.assertTrue(any(listed(k, [name]) and not getattr(k, place).get(128)
                                     for k in self.held()), name)
@@ -359,8 +365,8 @@ class CudaCode(unittest.TestCase):
         # A B200 needs more than that for its full rate, and a 5090 less.
         low = [f"{row.source} {row.kernel} {row.types} at {row.width} on {row.machine}: {row.bytes / 1024:.1f} KiB, "
                f"{row.share:.0%}" for row in rows
-               if row.bytes < cuda_in_flight.BYTES_MIN
-               or (row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN)]
+               if (row.kernel, row.types) not in EIGHT_ON_THE_WAY and (
+                   row.bytes < cuda_in_flight.BYTES_MIN or row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN)]
         self.assertEqual(low, [])
 
     def test_what_is_not_held_to_bytes_on_the_way_loads_nothing_by_16_bytes(self):
@@ -386,7 +392,7 @@ class CudaCode(unittest.TestCase):
                 wrong.append(f"{k.source} {k.name} {k.arch} writes bf16 by other conversions: {packs}")
             if cuda_in_flight.is_held(k) and codes and not by_integers:
                 found = k.arithmetic.unpacks if k.name.startswith("FromKernel") else packs
-                if found.get(codes, 0) < 8:  # Sixteen numbers a thread.
+                if found.get(codes, 0) < (4 if listed(k, LOADS_EIGHT) else 8):  # Two numbers each.
                     wrong.append(f"{k.source} {k.name} {k.arch} casts by other conversions: {found}")
             packed |= {(k.source, word) for word in packs}
         self.assertEqual(wrong, [])

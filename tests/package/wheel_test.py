@@ -13,7 +13,7 @@ import end_to_end
 from installed import BUILD, CMAKE, PROGRAM, SOURCE, TORCH, losses, make_environment, make_packages, run
 
 # Libraries of a system without Debian's packages (PEP 600: those that every manylinux system has).
-OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv)\.so\.\d+|ld-linux.*)$")
+OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|z)\.so\.\d+|ld-linux.*)$")
 OF_TORCH = re.compile(r"^lib(torch(_cpu|_cuda)?|c10(_cuda)?)\.so$|^lib(gomp|cudart)\.so\.")
 
 

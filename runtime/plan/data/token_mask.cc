@@ -1,6 +1,9 @@
 #include "runtime/plan/data/token_mask.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -77,7 +80,9 @@ std::string MaskPath(const std::string& token_path) { return absl::StrCat(token_
 absl::StatusOr<std::optional<MaskFile>> MaskFile::OpenFor(const std::string& token_path,
                                                           int64_t tokens) {
   const std::string path = MaskPath(token_path);
-  if (!FileExists(path)) {
+  struct stat info {};
+  // Only a name that is not there means that there is no mask: else prompts would be trained on.
+  if (lstat(path.c_str(), &info) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
     return std::nullopt;
   }
   DT_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, "token mask"));

@@ -353,6 +353,21 @@ TEST(ElasticJob, ANodeThatNeverReportsIsGivenUp) {
   EXPECT_THAT(actions[1].nodes, ElementsAre(0, 1));
 }
 
+TEST(ElasticJob, TheNodesOfTheAttemptThatFollowASilentOneAreNotGivenUpWithIt) {
+  Job job = Running(Options(2, 3), 3);
+  job.Report(0, {.code = 70, .durable_step = 1});
+  job.Report(2, kVictim);
+  job.Pass(11);
+  EXPECT_EQ(job.Only().kind, Kind::kStop);
+  job.Pass(11);
+  const std::vector<ElasticAction> actions = job.Actions();
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::kDismiss);
+  EXPECT_THAT(actions[0].nodes, ElementsAre(1));
+  EXPECT_EQ(actions[1].kind, Kind::kStart);
+  EXPECT_THAT(actions[1].nodes, ElementsAre(0, 2));
+}
+
 TEST(ElasticJob, ANodeThatCannotStartItsRanksEndsTheJobWithItsCode) {
   Job job = Running(Options(2, 3), 3);
   job.Report(2, {.code = 64});

@@ -153,6 +153,33 @@ TEST(Hang, WhatMayTakeItsTimeHasLongerLimits) {
   RankView stopped = Rank(0, "save", 0);
   stopped.is_stopped = true;
   EXPECT_EQ(HangLimit(stopped, kSteps, true), 2.5);
+  stopped.waits_for_disk = true;
+  EXPECT_EQ(HangLimit(stopped, kSteps, true), 2.5);
+}
+
+TEST(Hang, AProcessThatADiskStopsWholeHasTheDisksTime) {
+  RankView silent = Rank(0, "save", 0);
+  silent.silent_s = 3;
+  EXPECT_EQ(HangLimit(silent, kSteps, true), 2.5);
+  silent.waits_for_disk = true;
+  EXPECT_EQ(HangLimit(silent, kSteps, true), 10);
+}
+
+TEST(Hang, AGpusStepsHaveALeastLimitAndTheFirstOnesTheLimitOfAStart) {
+  RankView view = Rank(0, "update", 0);
+  view.limits.fixed_s = -60;
+  EXPECT_EQ(HangLimit(view, kSteps, true), 60);
+  EXPECT_EQ(HangLimit(view, {.steps = 100, .p99_s = 20}, true), 100);
+  EXPECT_EQ(HangLimit(view, {.steps = 9, .p99_s = 0.5}, true), 600);
+}
+
+TEST(Hang, ACallOfTheProgramItselfMayTakeAsLongAsASave) {
+  const auto views = [](double still_s) {
+    return std::vector<RankView>{At(Rank(0, "program", still_s), 7, 8, "all_gather \"mine\""),
+                                 At(Rank(1, "program", still_s), 7, 8, "all_gather \"mine\"")};
+  };
+  EXPECT_FALSE(FindHang(views(590), 2, kSteps).has_value());
+  EXPECT_TRUE(FindHang(views(610), 2, kSteps).has_value());
 }
 
 TEST(Hang, APauseThatCameToAnEndTellsWhatTheNextOneMayTake) {

@@ -73,6 +73,17 @@ TEST_F(RankTrackerTest, APhaseAndACollectiveAreProgress) {
   EXPECT_EQ(StillAt(16), 0);
 }
 
+TEST_F(RankTrackerTest, ADiskOrADebuggerExplainsThePauseUntilTheNextProgress) {
+  TakeAt(10, Beat(1));
+  tracker_.Observe(1, {.waits_for_disk = true, .is_debugged = true});
+  tracker_.Observe(1, {});  // Between two reads, or after the debugger has let it go.
+  EXPECT_TRUE(tracker_.Views(12 * kSecond).at(0).waits_for_disk);
+  EXPECT_TRUE(tracker_.Views(12 * kSecond).at(0).is_debugged);
+  TakeAt(13, Beat(2));
+  EXPECT_FALSE(tracker_.Views(13 * kSecond).at(0).waits_for_disk);
+  EXPECT_FALSE(tracker_.Views(13 * kSecond).at(0).is_debugged);
+}
+
 TEST_F(RankTrackerTest, TimeWithoutACpuIsNotCounted) {
   TakeAt(10, Beat(1));
   tracker_.Observe(1, {.cpu_wait_nanos = {{77, 5 * kSecond}, {78, kSecond}}});

@@ -19,8 +19,7 @@ using ::testing::IsEmpty;
 
 TEST(SharedRangesTest, PartsThatFollowOneAnotherInBothAreOne) {
   const std::vector<OwnedRange> stored = {{{0, 10}, 0}, {{10, 20}, 10}, {{40, 50}, 20}};
-  EXPECT_THAT(SharedRanges(stored, stored),
-              ElementsAre(SharedRange{0, 0, 20}, SharedRange{20, 20, 10}));
+  EXPECT_THAT(SharedRanges(stored, stored), ElementsAre(SharedRange{0, 0, 30}));
   const std::vector<OwnedRange> owned = {{{5, 15}, 0}, {{45, 60}, 10}};
   EXPECT_THAT(SharedRanges(stored, owned),
               ElementsAre(SharedRange{5, 0, 10}, SharedRange{25, 10, 5}));

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -256,26 +255,27 @@ absl::StatusOr<WrittenSplit> WriteSplitFiles(const SpoolRange& range, const std:
 
 absl::Status PublishFiles(const std::vector<WrittenSplit>& splits,
                           const std::vector<std::string>& names, const std::string& folder) {
-  std::set<std::string> wanted;
-  for (const WrittenSplit& split : splits) {
-    for (const WrittenFile& file : split.files) {
-      wanted.insert(file.path);
-    }
-  }
+  // All earlier files go first, so that a crash leaves no tokens of one preparation beside the mask
+  // or the shards of another.
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string file = entry.path().filename().string();
     const std::string path = absl::StrCat(folder, "/", file);
     const bool is_ours = std::any_of(
         names.begin(), names.end(), [&](const std::string& name) { return IsOfSplit(file, name); });
-    if (is_ours && wanted.count(path) == 0 && unlink(path.c_str()) != 0) {
+    if (is_ours && unlink(path.c_str()) != 0) {
       return ErrnoStatus(errno, absl::StrCat("cannot remove the earlier ", path));
     }
   }
-  for (const WrittenSplit& split : splits) {
-    for (const WrittenFile& file : split.files) {
-      if (std::rename(file.temporary.c_str(), file.path.c_str()) != 0) {
-        return ErrnoStatus(errno, absl::StrCat("cannot rename to ", file.path));
+  DT_RETURN_IF_ERROR(FsyncDirectory(folder));
+  // Tokens come last: without them their mask or index is nothing.
+  for (const bool tokens : {false, true}) {
+    for (const WrittenSplit& split : splits) {
+      for (const WrittenFile& file : split.files) {
+        if (absl::EndsWith(file.path, ".bin") == tokens &&
+            std::rename(file.temporary.c_str(), file.path.c_str()) != 0) {
+          return ErrnoStatus(errno, absl::StrCat("cannot rename to ", file.path));
+        }
       }
     }
   }

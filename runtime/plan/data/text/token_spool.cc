@@ -39,16 +39,19 @@ absl::StatusOr<GrowingFile> GrowingFile::Open(const std::string& path, int64_t b
   GrowingFile file;
   file.path_ = path;
   DT_ASSIGN_OR_RETURN(file.fd_, OpenFile(path, O_WRONLY | O_CREAT));
+  const std::string what = absl::StrCat("cannot go on with ", path);
   struct stat info {};
-  if (fstat(file.fd_.get(), &info) != 0 || ftruncate(file.fd_.get(), bytes) != 0 ||
-      lseek(file.fd_.get(), 0, SEEK_END) < 0) {
-    return ErrnoStatus(errno, absl::StrCat("cannot go on with ", path));
+  if (fstat(file.fd_.get(), &info) != 0) {
+    return ErrnoStatus(errno, what);
   }
-  if (info.st_size < bytes) {
+  if (info.st_size < bytes) {  // Cutting it to its length would fill it with zeros.
     return absl::DataLossError(absl::StrFormat(
         "%s has %d bytes, fewer than the %d that its journal counts; remove the folder of "
         "unfinished work and begin anew",
         path, info.st_size, bytes));
+  }
+  if (ftruncate(file.fd_.get(), bytes) != 0 || lseek(file.fd_.get(), 0, SEEK_END) < 0) {
+    return ErrnoStatus(errno, what);
   }
   return file;
 }
