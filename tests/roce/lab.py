@@ -9,7 +9,7 @@ import guest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LISTENING = "0A"
-LISTENER_BOUND_S = 30  # qemu listens before it boots a guest.
+LISTENER_BOUND_S = 120  # qemu listens before it boots a guest. Generous, for a busy machine.
 
 
 def free_port():
