@@ -21,8 +21,8 @@ struct MatmulBuffers {
   const void* a = nullptr;
   const void* b = nullptr;
   void* out = nullptr;
-  const void* bias = nullptr;      // [n] of out's type, for an epilogue with bias.
-  void* gelu_input = nullptr;      // [m, n] of out's type, rows n apart: kept, or read.
+  const void* bias = nullptr;  // [n] of out's type, for an epilogue with bias.
+  void* gelu_input = nullptr;  // [m, n] of out's type, rows n apart: kept, or read.
   // FP8: what a's codes are multiplied by, in device memory at a multiple of 16 bytes.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;

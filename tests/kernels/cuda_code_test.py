@@ -366,7 +366,8 @@ class CudaCode(unittest.TestCase):
         low = [f"{row.source} {row.kernel} {row.types} at {row.width} on {row.machine}: {row.bytes / 1024:.1f} KiB, "
                f"{row.share:.0%}" for row in rows
                if (row.kernel, row.types) not in EIGHT_ON_THE_WAY and (
-                   row.bytes < cuda_in_flight.BYTES_MIN or row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN)]
+                   row.bytes < cuda_in_flight.BYTES_MIN
+                   or (row.machine in ("A100", "H100") and row.share < cuda_in_flight.SHARE_MIN))]
         self.assertEqual(low, [])
 
     def test_what_is_not_held_to_bytes_on_the_way_loads_nothing_by_16_bytes(self):
