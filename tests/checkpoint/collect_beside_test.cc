@@ -21,6 +21,7 @@
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/forwarding_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::collect_beside_test {
@@ -29,9 +30,9 @@ namespace {
 using ::testing::ElementsAre;
 
 // A storage whose states cannot be read before Release: a disk that is slow to read.
-class HeldStorage final : public Storage {
+class HeldStorage final : public ForwardingStorage {
  public:
-  explicit HeldStorage(Storage& inner) : inner_(inner) {}
+  explicit HeldStorage(Storage& inner) : ForwardingStorage(inner) {}
 
   void Release() {
     {
@@ -59,35 +60,8 @@ class HeldStorage final : public Storage {
     }
     return inner_.OpenFile(path);
   }
-  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
-                                                           Access access) override {
-    return inner_.CreateFile(path, bytes, access);
-  }
-  absl::Status Publish(const std::string& path, absl::string_view content) override {
-    return inner_.Publish(path, content);
-  }
-  absl::Status Replace(const std::string& path, absl::string_view content) override {
-    return inner_.Replace(path, content);
-  }
-  absl::Status MakeDirectory(const std::string& path) override {
-    return inner_.MakeDirectory(path);
-  }
-  absl::Status SyncDirectory(const std::string& path) override {
-    return inner_.SyncDirectory(path);
-  }
-  absl::StatusOr<std::vector<Entry>> List(const std::string& path) override {
-    return inner_.List(path);
-  }
-  absl::Status RemoveFile(const std::string& path) override { return inner_.RemoveFile(path); }
-  absl::Status RemoveDirectory(const std::string& path) override {
-    return inner_.RemoveDirectory(path);
-  }
-  std::string DisplayName(const std::string& path) const override {
-    return inner_.DisplayName(path);
-  }
 
  private:
-  Storage& inner_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool released_ = false;

@@ -13,6 +13,7 @@
 #include "checkpoint/storage/faulty_file_system.h"
 #include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/forwarding_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::fault_test {
@@ -284,15 +285,11 @@ TEST(FaultTest, ARankThatFailedItselfKnowsWithoutTheVerdictThatNothingWasCommitt
 
 // A storage that commits but loses the reply. `then` says how it answers later reads; with
 // kHoldsAnother a second process of this epoch has committed.
-class LostReplyStorage final : public Storage {
+class LostReplyStorage final : public ForwardingStorage {
  public:
   enum class Then { kAnswers, kCannotRead, kCannotSync, kHoldsAnother };
-  LostReplyStorage(Storage& inner, Then then) : inner_(inner), then_(then) {}
+  LostReplyStorage(Storage& inner, Then then) : ForwardingStorage(inner), then_(then) {}
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
-                                                           Access access) override {
-    return inner_.CreateFile(path, bytes, access);
-  }
   absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) override {
     if (lost_ && then_ == Then::kCannotRead) {
       return absl::UnavailableError("no answer");
@@ -305,29 +302,12 @@ class LostReplyStorage final : public Storage {
     lost_ = true;
     return done.ok() ? absl::UnavailableError("the reply was lost") : done;
   }
-  absl::Status Replace(const std::string& path, absl::string_view content) override {
-    return inner_.Replace(path, content);
-  }
-  absl::Status MakeDirectory(const std::string& path) override {
-    return inner_.MakeDirectory(path);
-  }
   absl::Status SyncDirectory(const std::string& path) override {
     return lost_ && then_ == Then::kCannotSync ? absl::UnavailableError("no answer")
                                                : inner_.SyncDirectory(path);
   }
-  absl::StatusOr<std::vector<Entry>> List(const std::string& path) override {
-    return inner_.List(path);
-  }
-  absl::Status RemoveFile(const std::string& path) override { return inner_.RemoveFile(path); }
-  absl::Status RemoveDirectory(const std::string& path) override {
-    return inner_.RemoveDirectory(path);
-  }
-  std::string DisplayName(const std::string& path) const override {
-    return inner_.DisplayName(path);
-  }
 
  private:
-  Storage& inner_;
   const Then then_;
   bool lost_ = false;
 };

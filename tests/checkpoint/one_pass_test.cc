@@ -21,6 +21,7 @@
 #include "checkpoint/restore/tensor_reads.h"
 #include "checkpoint/storage/faulty_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/forwarding_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::one_pass_test {
@@ -377,44 +378,17 @@ class CountedFile final : public ReadableFile {
   std::atomic<uint64_t>& read_;
 };
 
-class CountedStorage final : public Storage {
+class CountedStorage final : public ForwardingStorage {
  public:
-  explicit CountedStorage(Storage& inner) : inner_(inner) {}
+  explicit CountedStorage(Storage& inner) : ForwardingStorage(inner) {}
   uint64_t TakeBytesRead() { return read_.exchange(0); }
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
-                                                           Access access) override {
-    return inner_.CreateFile(path, bytes, access);
-  }
   absl::StatusOr<std::unique_ptr<ReadableFile>> OpenFile(const std::string& path) override {
     DT_ASSIGN_OR_RETURN(auto file, inner_.OpenFile(path));
     return std::make_unique<CountedFile>(std::move(file), read_);
   }
-  absl::Status Publish(const std::string& path, absl::string_view content) override {
-    return inner_.Publish(path, content);
-  }
-  absl::Status Replace(const std::string& path, absl::string_view content) override {
-    return inner_.Replace(path, content);
-  }
-  absl::Status MakeDirectory(const std::string& path) override {
-    return inner_.MakeDirectory(path);
-  }
-  absl::Status SyncDirectory(const std::string& path) override {
-    return inner_.SyncDirectory(path);
-  }
-  absl::StatusOr<std::vector<Entry>> List(const std::string& path) override {
-    return inner_.List(path);
-  }
-  absl::Status RemoveFile(const std::string& path) override { return inner_.RemoveFile(path); }
-  absl::Status RemoveDirectory(const std::string& path) override {
-    return inner_.RemoveDirectory(path);
-  }
-  std::string DisplayName(const std::string& path) const override {
-    return inner_.DisplayName(path);
-  }
 
  private:
-  Storage& inner_;
   std::atomic<uint64_t> read_{0};
 };
 

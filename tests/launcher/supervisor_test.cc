@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -19,6 +20,41 @@
 
 namespace dtrain::launcher::supervisor_test {
 namespace {
+
+// What a supervisor needs to run one rank, which is a command of sh.
+class SupervisorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(signals_.ok()) << signals_.status();
+    signals_->Take();  // Those that another test left.
+    ASSERT_TRUE(guard_.ok()) << guard_.status();
+    ASSERT_TRUE(socket_.ok()) << socket_.status();
+    ASSERT_TRUE(reporter_.ok()) << reporter_.status();
+  }
+  // `arguments`: those of sh. `nodes`: of one rank each; this one is the first.
+  AttemptResult Run(const std::vector<std::string>& arguments, size_t nodes, Peers& peers,
+                    const SupervisorLimits& limits = {}) {
+    Attempt attempt;
+    attempt.program = "/bin/sh";
+    attempt.name = "sh";
+    attempt.arguments = arguments;
+    attempt.shape.ranks_of_node.assign(nodes, 1);
+    attempt.shape.run_dir = folder();
+    attempt.slots = {RankSlot{}};
+    attempt.log_dir = folder();
+    Supervisor supervisor({*signals_, *guard_, *socket_, **reporter_, &peers}, limits, attempt);
+    return supervisor.Run();
+  }
+  const std::string& folder() const { return folder_.path(); }
+
+ private:
+  const TempDir folder_ = *TempDir::Create(::testing::TempDir());
+  absl::StatusOr<SignalSource> signals_ = SignalSource::Create({SIGTERM, SIGUSR1});
+  absl::StatusOr<Guard> guard_ = Guard::Start(folder() + "/guarded");
+  absl::StatusOr<AgentSocket> socket_ = AgentSocket::Listen(folder() + "/agent");
+  absl::StatusOr<std::unique_ptr<Reporter>> reporter_ =
+      Reporter::Start({.events_path = folder() + "/events.jsonl"});
+};
 
 // Sends this process a stop signal at each Take, and reports a lost node from the second one on.
 class LostWhileKilling final : public Peers {
@@ -40,29 +76,12 @@ class LostWhileKilling final : public Peers {
   int asked_ = 0;
 };
 
-TEST(Supervisor, ARankThatItKilledIsNoCauseThoughAPeerIsLostMeanwhile) {
-  const TempDir folder = *TempDir::Create(::testing::TempDir());
-  auto signals = SignalSource::Create({SIGTERM});
-  ASSERT_TRUE(signals.ok()) << signals.status();
-  auto guard = Guard::Start(folder.path() + "/guarded");
-  ASSERT_TRUE(guard.ok()) << guard.status();
-  auto socket = AgentSocket::Listen(folder.path() + "/agent");
-  ASSERT_TRUE(socket.ok()) << socket.status();
-  auto reporter = Reporter::Start({.events_path = folder.path() + "/events.jsonl"});
-  ASSERT_TRUE(reporter.ok()) << reporter.status();
+TEST_F(SupervisorTest, ARankThatItKilledIsNoCauseThoughAPeerIsLostMeanwhile) {
   LostWhileKilling peers;
-  Attempt attempt;
-  attempt.program = "/bin/sh";
-  attempt.name = "sh";
-  attempt.arguments = {"-c", "trap '' TERM; while :; do sleep 0.1; done"};
-  attempt.shape.ranks_of_node = {1, 1};
-  attempt.shape.run_dir = folder.path();
-  attempt.slots = {RankSlot{}};
-  attempt.log_dir = folder.path();
   SupervisorLimits limits;
   limits.peers_end = absl::Milliseconds(100);
-  Supervisor supervisor({*signals, *guard, *socket, **reporter, &peers}, limits, attempt);
-  const AttemptResult result = supervisor.Run();
+  const AttemptResult result =
+      Run({"-c", "trap '' TERM; while :; do sleep 0.1; done"}, 2, peers, limits);
   ASSERT_EQ(result.ends.size(), 1U);
   EXPECT_EQ(result.ends[0].signal, SIGKILL);
   EXPECT_TRUE(result.ends[0].stopped);
@@ -108,46 +127,32 @@ class StoppedByAnother final : public Peers {
   size_t turn_ = 0;
 };
 
-// Whether a supervisor that gets the signals `own` after another agent's one kills its rank at
-// once.
-bool KillsAfter(const std::vector<int>& own) {
-  const TempDir folder = *TempDir::Create(::testing::TempDir());
-  auto signals = SignalSource::Create({SIGTERM, SIGUSR1});
-  EXPECT_TRUE(signals.ok()) << signals.status();
-  signals->Take();  // Those that another test left.
-  auto guard = Guard::Start(folder.path() + "/guarded");
-  EXPECT_TRUE(guard.ok()) << guard.status();
-  auto socket = AgentSocket::Listen(folder.path() + "/agent");
-  EXPECT_TRUE(socket.ok()) << socket.status();
-  auto reporter = Reporter::Start({.events_path = folder.path() + "/events.jsonl"});
-  EXPECT_TRUE(reporter.ok()) << reporter.status();
-  StoppedByAnother peers(folder.path(), own);
-  Attempt attempt;
-  attempt.program = "/bin/sh";
-  attempt.name = "sh";
-  // Slurm's SIGUSR1 reaches ranks as well, and would kill this one.
-  attempt.arguments = {"-c",
-                       "trap : TERM; kill -USR1 $$; : >$0/ready; "
-                       "while [ ! -e $0/go ]; do sleep 0.01; done; exit 143",
-                       folder.path()};
-  attempt.shape.ranks_of_node = {1};
-  attempt.shape.run_dir = folder.path();
-  attempt.slots = {RankSlot{}};
-  attempt.log_dir = folder.path();
-  Supervisor supervisor({*signals, *guard, *socket, **reporter, &peers}, SupervisorLimits(),
-                        attempt);
-  const AttemptResult result = supervisor.Run();
-  EXPECT_EQ(result.ends.size(), 1U);
-  EXPECT_EQ(ExitCodeOf(result), result.stop.forced ? kExitTemporary : kExitTerminated);
-  return result.stop.forced;
-}
+class StopSignalsTest : public SupervisorTest {
+ protected:
+  // Whether a supervisor that gets the signals `own` after another agent's one kills its rank at
+  // once.
+  bool KillsAfter(const std::vector<int>& own) {
+    std::filesystem::remove(folder() + "/ready");
+    std::filesystem::remove(folder() + "/go");
+    StoppedByAnother peers(folder(), own);
+    // Slurm's SIGUSR1 reaches ranks as well, and would kill this one.
+    const AttemptResult result = Run({"-c",
+                                      "trap : TERM; kill -USR1 $$; : >$0/ready; "
+                                      "while [ ! -e $0/go ]; do sleep 0.01; done; exit 143",
+                                      folder()},
+                                     1, peers);
+    EXPECT_EQ(result.ends.size(), 1U);
+    EXPECT_EQ(ExitCodeOf(result), result.stop.forced ? kExitTemporary : kExitTerminated);
+    return result.stop.forced;
+  }
+};
 
-TEST(Supervisor, ItsOwnSignalAfterAnotherAgentsIsNoSecondOne) {
+TEST_F(StopSignalsTest, ItsOwnSignalAfterAnotherAgentsIsNoSecondOne) {
   EXPECT_FALSE(KillsAfter({SIGTERM}));
   EXPECT_TRUE(KillsAfter({SIGTERM, SIGTERM}));
 }
 
-TEST(Supervisor, TheWarningAheadOfATimeLimitLetsTheSaveEnd) {
+TEST_F(StopSignalsTest, TheWarningAheadOfATimeLimitLetsTheSaveEnd) {
   EXPECT_FALSE(KillsAfter({SIGUSR1, SIGUSR1, SIGTERM}));
 }
 
@@ -179,37 +184,16 @@ class HangsElsewhere final : public Peers {
   std::vector<Order::Kind> published_;
 };
 
-TEST(Supervisor, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
-  const TempDir folder = *TempDir::Create(::testing::TempDir());
-  auto signals = SignalSource::Create({SIGTERM});
-  ASSERT_TRUE(signals.ok()) << signals.status();
-  signals->Take();
-  auto guard = Guard::Start(folder.path() + "/guarded");
-  ASSERT_TRUE(guard.ok()) << guard.status();
-  auto socket = AgentSocket::Listen(folder.path() + "/agent");
-  ASSERT_TRUE(socket.ok()) << socket.status();
-  auto reporter = Reporter::Start({.events_path = folder.path() + "/events.jsonl"});
-  ASSERT_TRUE(reporter.ok()) << reporter.status();
+TEST_F(SupervisorTest, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
   HangsElsewhere peers;
-  Attempt attempt;
-  attempt.program = "/bin/sh";
-  attempt.name = "sh";
-  attempt.arguments = {"-c", "sleep 1000"};
-  attempt.shape.ranks_of_node = {1, 1};
-  attempt.shape.run_dir = folder.path();
-  attempt.slots = {RankSlot{}};
-  attempt.log_dir = folder.path();
-  Supervisor supervisor({*signals, *guard, *socket, **reporter, &peers}, SupervisorLimits(),
-                        attempt);
-  const AttemptResult result = supervisor.Run();
+  const AttemptResult result = Run({"-c", "sleep 1000"}, 2, peers);
   ASSERT_EQ(result.ends.size(), 2U);
   EXPECT_EQ(result.ends[0].hang, "not_returned");
   EXPECT_TRUE(result.ends[1].stopped);
   EXPECT_EQ(ExitCodeOf(result), kExitTemporary);
   EXPECT_EQ(peers.published(), std::vector<Order::Kind>{Order::Kind::kEnded})
       << "who has found it has told all";
-  const auto report =
-      ParseJson(ReadFile(folder.path() + "/report.json").value_or(""), "report.json");
+  const auto report = ParseJson(ReadFile(folder() + "/report.json").value_or(""), "report.json");
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ((*report)["kind"], "hang");
   EXPECT_EQ((*report)["first"]["node"], 1);

@@ -32,11 +32,8 @@ using ::testing::UnorderedElementsAre;
 
 class PrepareTextTest : public ::testing::Test {
  protected:
-  std::string Write(const std::string& name, const std::string& content) {
-    const std::filesystem::path path = folder_.path() + "/" + name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << content;
-    return path.string();
+  std::string Write(const std::string& name, const std::string& content) const {
+    return folder_.Write(name, content);
   }
   std::string Out(const std::string& name = "out") const { return folder_.path() + "/" + name; }
   PrepareTextOptions Options(const std::vector<std::string>& sources) const {

@@ -17,11 +17,8 @@ using ::testing::HasSubstr;
 
 class TextSourcesTest : public ::testing::Test {
  protected:
-  std::string Write(const std::string& name, const std::string& content) {
-    const std::filesystem::path path = folder_.path() + "/" + name;
-    std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << content;
-    return path.string();
+  std::string Write(const std::string& name, const std::string& content) const {
+    return folder_.Write(name, content);
   }
   // All bytes from a place on, and the number of records.
   static std::pair<std::string, int64_t> Rest(const std::vector<TextSource>& sources, size_t source,

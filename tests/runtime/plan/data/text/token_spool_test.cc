@@ -2,30 +2,21 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "runtime/plan/data/token_mask.h"
+#include "tests/runtime/plan/temp_folder.h"
 
 namespace dtrain::plan::token_spool_test {
 namespace {
 
-class TokenSpoolTest : public ::testing::Test {
- protected:
-  void SetUp() override { ASSERT_NE(mkdtemp(folder_.data()), nullptr); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string folder_ = ::testing::TempDir() + "token_spool_XXXXXX";
-};
-
 // The second try must find what the first one found: a file that was filled with zeros meanwhile
 // would give tokens that nobody has written.
-TEST_F(TokenSpoolTest, AFileThatIsTooShortIsRefusedEachTimeAndLeftAsItIs) {
-  const std::string path = absl::StrCat(folder_, "/train.tokens");
-  std::ofstream(path) << "1234";
+TEST(TokenSpoolTest, AFileThatIsTooShortIsRefusedEachTimeAndLeftAsItIs) {
+  const TempFolder folder;
+  const std::string path = folder.Write("train.tokens", "1234");
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_EQ(GrowingFile::Open(path, 8).status().code(), absl::StatusCode::kDataLoss);
     EXPECT_EQ(std::filesystem::file_size(path), 4U);
@@ -37,8 +28,9 @@ TEST_F(TokenSpoolTest, AFileThatIsTooShortIsRefusedEachTimeAndLeftAsItIs) {
   EXPECT_EQ(std::filesystem::file_size(path), 3U);
 }
 
-TEST_F(TokenSpoolTest, AMaskThatCannotBeReadIsAnErrorAndNotNone) {
-  const std::string tokens = absl::StrCat(folder_, "/train.bin");
+TEST(TokenSpoolTest, AMaskThatCannotBeReadIsAnErrorAndNotNone) {
+  const TempFolder folder;
+  const std::string tokens = folder.path() + "/train.bin";
   const auto none = MaskFile::OpenFor(tokens, 10);
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_FALSE(none->has_value());
