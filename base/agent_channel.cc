@@ -68,7 +68,7 @@ std::vector<GroupProgress> GroupsIn(const Json& json) {
   return groups;
 }
 
-// What only some beats have.
+// Members that only some beats have.
 void AddProgress(const AgentMessage& message, Json& json) {
   if (message.marks > 0) {
     json["marks"] = message.marks;

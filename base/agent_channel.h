@@ -40,8 +40,8 @@ struct StepTimes {
 // How long a rank may be without progress (docs/FAILURES.md), as its configuration says.
 struct HangLimits {
   double fixed_s = 0;     // comm.hang_timeout_s: 0 turns detection off, below 0 it is learnt.
-  double patience_s = 0;  // What a pause of the program, the network or a disk may take.
-  double slow_s = 0;      // What a start, a save or an evaluation may take.
+  double patience_s = 0;  // The longest pause of the program, the network or a disk.
+  double slow_s = 0;      // The longest start, save or evaluation.
 };
 
 struct AgentMessage {

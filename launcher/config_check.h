@@ -14,7 +14,7 @@ namespace dtrain::launcher {
 struct ElasticWorlds {
   int nodes_min = 1;
   int nodes_max = 1;
-  int ranks = 1;  // Of a node.
+  int ranks = 1;  // Ranks on the node.
 };
 
 // The arguments of `dtrain config check` for a program with these arguments: FILE --world-size N

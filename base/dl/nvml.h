@@ -104,8 +104,8 @@ struct NvmlHealth {
   std::optional<bool> remap_pending;
   std::optional<bool> remap_failed;
   std::optional<uint64_t> throttle_reasons;  // NVML's bits.
-  std::optional<uint64_t> nvlink_errors;     // Of all active links: CRC, replay, recovery, ECC.
-  std::optional<std::string> fabric_state;   // Of the NVSwitches: "completed", "in progress", ...
+  std::optional<uint64_t> nvlink_errors;     // Sum over active links: CRC, replay, recovery, ECC.
+  std::optional<std::string> fabric_state;   // The NVSwitches' state: "completed", ...
   std::optional<int> nvlinks_down;           // Links that exist and are not active.
 };
 

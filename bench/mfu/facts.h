@@ -52,7 +52,7 @@ struct MfuFacts {
   double measured_s = 0;  // All these steps together on a GPU, between two synchronisations.
   Breakdown breakdown;    // Rank 0's profiled step.
   std::vector<OperationGroup> groups;
-  std::vector<KernelTotal> kernels;  // Of the profiled step on a GPU, the longest first.
+  std::vector<KernelTotal> kernels;  // The profiled step's on a GPU, the longest first.
   std::vector<KernelTotal> idle_after;
   double profiled_step_s = 0;
   int64_t profiled_micro_batches = 1;

@@ -35,7 +35,7 @@ std::string BlockSet::Encode() const {
       ++end;
     }
     absl::StrAppend(&text, text.empty() ? "" : ",", begin, "-", end);
-    begin = end;  // That block is not held.
+    begin = end;  // The block at `end` is not held.
   }
   return text;
 }

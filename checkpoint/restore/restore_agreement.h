@@ -16,9 +16,9 @@
 
 namespace dtrain::checkpoint {
 
-// What a rank reports behind its reads.
+// The report of a rank that has done its reads.
 struct RestoreReport {
-  absl::Status status;   // Of its reads.
+  absl::Status status;   // OK when all of its reads were.
   bool damaged = false;  // The checkpoint is why they failed, and not what was asked of it.
   std::string seen;      // BlockSet::Encode.
 };
@@ -31,7 +31,7 @@ struct RestoreVerdict {
     kWhole = 'w',
     kUnseen = 'u',      // `text` holds the blocks that nobody has seen (BlockSet::Encode).
     kDamaged = 'd',     // `text` says what is damaged.
-    kUnreadable = 'p',  // As kDamaged, but it may be whole: PermissionDenied.
+    kUnreadable = 'p',  // Like kDamaged, but it may be whole: PermissionDenied.
     kFailed = 'f',      // `text` says which rank failed and why.
   };
   Kind kind = Kind::kFailed;

@@ -51,7 +51,7 @@ class BlockPass {
  private:
   struct Job {
     size_t file = 0;
-    uint64_t block = 0;  // Of all files.
+    uint64_t block = 0;  // Counted over all files.
     size_t first_piece = 0;
     size_t pieces = 0;
   };

@@ -39,7 +39,7 @@ class TensorReads {
  private:
   friend class BlockPass;
   struct Piece {
-    uint64_t block = 0;   // Of all files.
+    uint64_t block = 0;   // Counted over all files.
     uint64_t within = 0;  // Its first byte, from the start of the block.
     absl::Span<std::byte> into;
   };

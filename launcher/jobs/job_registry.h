@@ -21,7 +21,7 @@ struct JobFacts {
   std::string run_id;
   std::string program;
   std::string socket;   // The agent's, which answers AskAgent.
-  std::string control;  // That of an elastic job, for ControlClient; "": the job is not elastic.
+  std::string control;  // An elastic job's socket, for ControlClient; "": it is not elastic.
   int nodes = 1;
   int node_rank = 0;
   int ranks = 0;          // Those on this node.

@@ -25,7 +25,7 @@
 namespace dtrain::launcher {
 
 struct CoordinatorOptions {
-  comm::Endpoint endpoint;  // Of this host; port 0: a free one.
+  comm::Endpoint endpoint;  // On this host; port 0: a free one.
   comm::JobKey key;
   ElasticOptions job;
   // An agent of which nothing is heard for so long is lost. Time in which the coordinator itself

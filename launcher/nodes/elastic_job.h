@@ -56,7 +56,7 @@ struct ElasticNode {
 struct NodeReport {
   int attempt = 0;
   int code = 0;
-  std::optional<RankEnd> cause;  // As this node knows it.
+  std::optional<RankEnd> cause;  // The first end, as far as this node knows.
   int stop_signal = 0;
   bool stopped_here = false;  // The signal came to this node's agent and not to another's.
   int64_t durable_step = -1;  // Node 0's count.

@@ -39,7 +39,7 @@ class ElasticPeers final : public Peers {
   LobbyAgent& lobby_;
   const int attempt_;
   const std::function<void(const std::string&)> say_;
-  UniqueFd epoll_;  // Of both descriptors.
+  UniqueFd epoll_;  // Watches both descriptors.
   absl::Status ended_;
 };
 

@@ -50,7 +50,7 @@ struct LobbyOrder {
   enum class Kind { kStart, kStop, kPark, kDismiss, kEnd, kAnswer };
   Kind kind = Kind::kStart;
   int attempt = 0;
-  std::vector<std::string> names = {};  // Of the agents: kStart: by node rank; else to whom.
+  std::vector<std::string> names = {};  // Agents: kStart: by node rank; else to whom.
   std::vector<ElasticNode> nodes = {};  // kStart: as `names`.
   bool save = false;                    // kStop.
   int code = 0;      // kDismiss, kEnd: the exit code. kAnswer: 0 if the node will leave.

@@ -49,7 +49,7 @@ class JobWatch {
   struct Shared {
     NodeSummary summary;
     int64_t seen_nanos = 0;
-    size_t hash = 0;  // Of its text.
+    size_t hash = 0;  // The hash of the document's text.
   };
   struct Cpu {
     uint64_t wait_nanos = 0;

@@ -121,7 +121,7 @@ class Supervisor {
   AttemptResult result_;
   JobWatch watch_;
   std::map<int, RankState> ranks_;
-  std::map<int, std::vector<ThreadPlace>> places_;  // Of the ranks' threads, when the job hung.
+  std::map<int, std::vector<ThreadPlace>> places_;  // Where ranks' threads were when the job hung.
   Phase phase_ = Phase::kRunning;
   bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
   std::optional<Deadline> settle_;      // Set by the first failure.

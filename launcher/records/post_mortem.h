@@ -22,8 +22,8 @@ struct RankRemains {
   std::vector<std::string> stack;         // stack_text.h.
   std::vector<ThreadPlace> threads;       // When a hang was found.
   Json collectives = Json::array();       // The last ones of its flight record.
-  std::vector<GroupProgress> progress;    // As its last beats say.
-  Json metrics = Json::object();          // Of its last step.
+  std::vector<GroupProgress> progress;    // By its last beats.
+  Json metrics = Json::object();          // Those of its last step.
 };
 
 struct PostMortemFacts {
@@ -49,8 +49,8 @@ std::string PostMortemText(const Json& report);
 // The place of the files, and where to look for what ranks left.
 struct PostMortemPlace {
   std::string run_dir;
-  std::string log_dir;  // Of the attempt; has the reports as well.
-  absl::Time started;   // Of the attempt: older remains are not its own.
+  std::string log_dir;  // The attempt's; it has the reports as well.
+  absl::Time started;   // The attempt's start: older remains are not its own.
 };
 
 // Fills `collectives`, `metrics` and `stack` of `remains`, whose rank and lines are known.

@@ -16,7 +16,7 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr int kInfinibandClass = 0x0207;
-constexpr int kEthernetClass = 0x0200;  // Of a NIC for RDMA: RoCE.
+constexpr int kEthernetClass = 0x0200;  // The PCI class of a NIC for RoCE.
 
 class NcclReader {
  public:

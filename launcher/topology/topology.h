@@ -108,7 +108,7 @@ struct Nic {
   std::string firmware;
   std::vector<NicPort> ports;
   std::vector<std::string> pci_path;
-  std::string guid = {};   // Of the node, as NCCL writes it: "0x64774a0003a1420c".
+  std::string guid = {};   // The node's, as NCCL writes it: "0x64774a0003a1420c".
   int traffic_class = -1;  // The administrator's for RoCE, where Mellanox's driver shows it.
 
   // Whether a port is active, or may be.

@@ -49,7 +49,7 @@ struct Hang {
 inline constexpr int64_t kStepsBeforeLearning = 10;
 inline constexpr double kHangFloorSeconds = 1;
 inline constexpr double kHangFactor = 5;
-// Of a pause from which a rank came back.
+// The factor for a pause from which a rank came back.
 inline constexpr double kPauseFactor = 2;
 
 // A phase of a step, in which ranks do not pause.

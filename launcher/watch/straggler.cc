@@ -8,10 +8,10 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr double kMadToSigma = 1.4826;   // Of a normal distribution.
+constexpr double kMadToSigma = 1.4826;   // Holds for a normal distribution.
 constexpr double kMedianError = 1.2533;  // Standard error of a median, per sigma / sqrt(n).
 constexpr double kNoiseFactor = 6;
-// Of the threshold for two windows together, which each has to exceed alone.
+// The share of the threshold for two windows together that each has to exceed alone.
 constexpr double kOneWindowShare = 0.75;
 constexpr double kOthersFactor = 3;
 constexpr double kWindowSecondsLeast = 0.4;  // The scheduler's turns are below that.

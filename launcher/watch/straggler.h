@@ -35,7 +35,7 @@ struct BlockTimes {
   int64_t block = 0;
   double whole_s = 0;
   double busy_s = 0;                // Work of its own in a step.
-  double spread = 0;                // Of busy_s between the steps, as a share (1.4826 MAD).
+  double spread = 0;                // How busy_s differs between steps, as a share (1.4826 MAD).
   std::array<double, 4> parts_s{};  // Data, forward, backward, update.
   double cpu_wait = 0;              // Share of the time in which it was ready, without a CPU.
 };
@@ -80,11 +80,11 @@ class StragglerFinder {
   };
   struct Record {
     double last = 0;            // Its score in the last window.
-    std::deque<double> scores;  // Of each two windows.
+    std::deque<double> scores;  // One score for each two windows.
     int over = 0;               // Windows in a row.
     int under = 0;
     bool named = false;
-    int64_t first_block = 0;  // Of the first window in a row.
+    int64_t first_block = 0;  // Where the first window in a row begins.
   };
   bool NextWindow(Window& window);
   int64_t BlocksOfWindow(const std::map<int, BlockTimes>& block) const;
@@ -95,7 +95,7 @@ class StragglerFinder {
   const int world_size_;
   std::map<int64_t, std::map<int, BlockTimes>> blocks_;  // By number of the block, then by rank.
   std::map<int, Record> records_;
-  std::deque<double> spreads_;  // Of the steps in each of the last windows.
+  std::deque<double> spreads_;  // The spread of steps in each of the last windows.
   double noise_ = 0;            // Noise() in the window that is judged.
 };
 

@@ -63,7 +63,7 @@ absl::Status Ask(TensorReads& reads, int rank, int world_size, size_t scale, Res
   }
   for (const auto& [name, part] : {std::pair("master", absl::MakeSpan(into.master)),
                                    std::pair("exp_avg", absl::MakeSpan(into.moment))}) {
-    // Of the states of both savers, one behind the other.
+    // The states of both savers, one behind the other.
     const auto saver_bytes = static_cast<uint64_t>(elements) * 4;
     uint64_t at = static_cast<uint64_t>(rank) * part.size();
     absl::Span<std::byte> rest = part;

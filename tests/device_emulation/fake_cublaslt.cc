@@ -135,7 +135,7 @@ DTRAIN_EXPORTED cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtM
   for (const auto scale :
        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER}) {
     if (reinterpret_cast<uintptr_t>(descriptor.Scale(scale)) % 16 != 0) {
-      return CUBLAS_STATUS_NOT_SUPPORTED;  // As cublasLt 13.0 on an H100.
+      return CUBLAS_STATUS_NOT_SUPPORTED;  // So does cublasLt 13.0 on an H100.
     }
   }
   const bool scales = algo->data[0] == 1 && descriptor.has_scales();

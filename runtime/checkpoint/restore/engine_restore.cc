@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpo
   return result;
 }
 
-// Of each rank's file only what this rank owns, straight to where it keeps it.
+// Reads of each rank's file only what this rank owns, straight to where it keeps it.
 absl::Status ReadUpdateState(const EngineState& state, const std::string& engine,
                              RestoreReads& reads) {
   const checkpoint::Checkpoint& from = reads.from();

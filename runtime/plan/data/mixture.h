@@ -35,7 +35,7 @@ class MixturePattern {
  private:
   MixturePattern() = default;
   std::vector<int64_t> shares_;
-  std::vector<uint16_t> part_;   // Of each place.
+  std::vector<uint16_t> part_;   // The part at each place.
   std::vector<uint16_t> index_;  // Earlier places of the same part.
 };
 

@@ -37,7 +37,7 @@ struct SkipRange {
 // What a cursor keeps of a part of a mixture, to tell a resume with other parts or weights.
 struct MixedPart {
   int64_t windows = 0;
-  int64_t share = 0;  // Of MixturePattern::kPlaces.
+  int64_t share = 0;  // Its part of MixturePattern::kPlaces.
   bool operator==(const MixedPart&) const = default;
 };
 

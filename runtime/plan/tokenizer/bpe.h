@@ -46,7 +46,7 @@ struct BpeParts {
 struct BpeScratch {
   WordCache cache;
   std::vector<uint32_t> symbols;
-  std::vector<uint32_t> ranks;  // Of the pair that begins at a symbol.
+  std::vector<uint32_t> ranks;  // The rank of the pair that begins at a symbol.
   std::vector<uint32_t> next;
   std::vector<uint32_t> previous;
   std::vector<uint64_t> heap;

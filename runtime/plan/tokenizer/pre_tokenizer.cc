@@ -204,7 +204,7 @@ absl::StatusOr<std::vector<PreTokenizer::Piece>> PreTokenizer::Matches(const Sta
   return pieces;
 }
 
-// As SplitDelimiterBehavior of `tokenizers`.
+// The same as SplitDelimiterBehavior of `tokenizers`.
 std::vector<PreTokenizer::Piece> PreTokenizer::Joined(std::vector<Piece> pieces,
                                                       Behavior behavior) {
   if (behavior == Behavior::kIsolated) {

@@ -8,7 +8,7 @@ namespace dtrain::plan {
 namespace {
 
 constexpr size_t kDepthMax = 64;
-constexpr size_t kFieldsMax = 4096;  // Of one object outside the vocabulary.
+constexpr size_t kFieldsMax = 4096;  // Fields of one object outside the vocabulary.
 constexpr uint64_t kIdEnd = 1 << 24;
 
 // Takes the events of nlohmann's parser. A handler returns false to stop it; `problem_` says why.
@@ -179,7 +179,7 @@ class Reader {
   Place place_ = Place::kRest;
   std::vector<Json*> open_;  // The objects and arrays that are not closed. Only the last one grows.
   std::string key_;
-  std::string outer_key_;  // Of the field of the document that is open.
+  std::string outer_key_;  // The key of the document's field that is open.
   std::string token_;
   int merge_parts_ = 0;
 };

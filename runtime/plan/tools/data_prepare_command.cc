@@ -27,7 +27,7 @@ namespace dtrain::plan {
 namespace {
 
 constexpr const char* kDefaultFolder = "/usr/include";
-constexpr double kMegabytesMax = 2048;  // Of bytes as tokens: one file holds no more.
+constexpr double kMegabytesMax = 2048;  // Bytes as tokens: one file holds no more.
 constexpr double kMegabytesDefault = 64;
 constexpr double kTextMegabytesMax = 1e9;
 

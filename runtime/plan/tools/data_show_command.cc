@@ -19,7 +19,7 @@ namespace dtrain::plan {
 namespace {
 
 constexpr int64_t kBytesVocabulary = 256;
-constexpr int64_t kSampleTokensMax = 1 << 20;  // Of one sample, what is shown.
+constexpr int64_t kSampleTokensMax = 1 << 20;  // The tokens of one sample that are shown.
 
 void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
@@ -121,7 +121,7 @@ absl::Status ShowCommand::Arguments::Run() const {
 absl::Status ShowCommand::Arguments::ShowSamples(const TokenFile& file, const MaskFile& mask,
                                                  const TextEncoder* encoder) const {
   constexpr int64_t kBlock = 4096;
-  std::vector<int64_t> tokens;  // Of the sample that is read.
+  std::vector<int64_t> tokens;  // The tokens of the sample that is read.
   std::vector<uint8_t> bits;
   int64_t begin = 0;
   int64_t shown = 0;

@@ -47,7 +47,7 @@ class Simulation {
  private:
   struct Node {
     int ranks = 1;
-    int id = -1;       // Of its agent; -1: it has none.
+    int id = -1;       // Its agent's; -1: it has none.
     bool cut = false;  // The coordinator hears nothing of it, and it hears nothing.
     int running = -1;  // The attempt whose ranks it has.
   };

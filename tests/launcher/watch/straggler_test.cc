@@ -17,10 +17,10 @@ namespace {
 using ::testing::IsEmpty;
 
 struct Noise {
-  double sigma = 0.04;          // Of each step, lognormal.
-  double burst_chance = 0.002;  // That a burst begins in a step of a rank.
+  double sigma = 0.04;          // Noise of each step, lognormal.
+  double burst_chance = 0.002;  // The chance that a burst begins in a rank's step.
   double burst_factor = 2.5;    // How much longer its steps take.
-  double wander = 0;            // Of slow changes of each rank's speed, over some windows.
+  double wander = 0;            // Slow changes of each rank's speed, over some windows.
 };
 
 // Steps of a data-parallel job: each rank's own work is `step_s`, times noise.

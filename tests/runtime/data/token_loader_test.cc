@@ -124,8 +124,8 @@ TEST_F(TokenLoaderTest, RowsOfAnotherLengthAreRefused) {
 
 constexpr int64_t kGlobalBatch = 8;
 constexpr int64_t kMicroBatch = 2;
-constexpr int64_t kWindows = 50;      // Of the large part; window i of both holds one number.
-constexpr int64_t kSmallWindows = 5;  // Of the small part, whose numbers follow.
+constexpr int64_t kWindows = 50;      // The large part's; window i of both holds one number.
+constexpr int64_t kSmallWindows = 5;  // The small part's, whose numbers follow.
 
 // Reads some steps and a resume between them; each sample must be the sampler's.
 absl::Status ReadMixture(RankContext& context, const std::string& folder,

@@ -71,7 +71,7 @@ class StoredBytes {
   std::string name_;
   UniqueFd fd_;
   std::string head_;
-  size_t given_ = 0;  // Of the head.
+  size_t given_ = 0;  // Bytes of the head that were given.
   int64_t consumed_ = 0;
 };
 
@@ -194,7 +194,7 @@ class ZstdSource final : public ByteSource {
   bool may_hold_more_ = false;
 };
 
-// What is known and not read.
+// Fields that are known and not read.
 struct Refused {
   absl::string_view magic;
   const char* what;

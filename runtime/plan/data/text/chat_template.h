@@ -20,7 +20,7 @@ namespace dtrain::plan {
 struct Piece {
   enum class Kind { kText, kSpecial, kEndToken };  // The end token is the tokenizer's own.
   Kind kind = Kind::kText;
-  std::string text;  // Of kSpecial, the token's.
+  std::string text;  // The token's text, for kSpecial.
   bool trained = false;
   bool operator==(const Piece&) const = default;
 };

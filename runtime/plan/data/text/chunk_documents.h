@@ -23,13 +23,13 @@ struct DocumentRules {
   std::string text_key = "text";
   std::optional<ChatTemplate> chat;  // Instruction data; none: texts.
   InstructionKeys keys;
-  int64_t row_length = 1024;  // Of instruction data.
+  int64_t row_length = 1024;  // For instruction data.
   LongSamples long_samples = LongSamples::kCut;
 };
 
 struct Document {
   std::vector<uint32_t> ids;
-  std::vector<uint8_t> mask;  // Of instruction data.
+  std::vector<uint8_t> mask;  // For instruction data.
   uint64_t content_hash = 0;  // Equal for equal documents.
   uint64_t split_hash = 0;  // Decides whether it validates: of a file's name, else of the content.
   int64_t text_bytes = 0;

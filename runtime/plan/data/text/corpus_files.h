@@ -43,7 +43,7 @@ struct WrittenSplit {
   int64_t tokens = 0;  // Padding too.
   int64_t padding = 0;
   int64_t trained = 0;  // Tokens that the loss counts, of masked samples.
-  int64_t rows = 0;     // Of packed samples.
+  int64_t rows = 0;     // Rows of packed samples.
 };
 
 // Writes `name`.bin, or `name`-00000.bin and so on where more than one file is needed. Whole on

@@ -23,12 +23,12 @@ struct PrepareCounts {
   int64_t not_text = 0;
   int64_t too_long = 0;    // Files of folders.
   int64_t unreadable = 0;  // The same.
-  int64_t text_bytes = 0;  // Of the documents that were taken.
+  int64_t text_bytes = 0;  // Bytes of the documents that were taken.
   bool operator==(const PrepareCounts&) const = default;
 };
 
 struct PrepareProgress {
-  std::string fingerprint;  // Of the options, the sources and the tokenizer.
+  std::string fingerprint;  // Covers the options, the sources and the tokenizer.
   int64_t source = 0;       // The next record's.
   int64_t record = 0;
   int64_t seen = 0;  // Hashes of documents in the file of hashes.

@@ -67,7 +67,7 @@ absl::Status CheckOptions(const PrepareTextOptions& options) {
   return absl::OkStatus();
 }
 
-// Of everything that the output follows from.
+// A hash of everything that the output follows from.
 std::string Fingerprint(const PrepareTextOptions& options, const FoundSources& found,
                         const TextEncoder& encoder) {
   StableHash hash;
@@ -323,7 +323,7 @@ class Preparation {
       return;
     }
     TextProgress now;
-    int64_t before = 0;  // Of the sources that an earlier run has done.
+    int64_t before = 0;  // Bytes of the sources that an earlier run has done.
     for (size_t i = 0; i < found_.sources.size(); ++i) {
       const int64_t bytes = found_.sources[i].bytes;
       now.bytes = i == 0 ? bytes : (bytes < 0 || now.bytes < 0 ? -1 : now.bytes + bytes);

@@ -22,7 +22,7 @@
 namespace dtrain::plan {
 
 struct TextProgress {
-  int64_t bytes_done = 0;  // Of the stored files.
+  int64_t bytes_done = 0;  // Counted in the stored files.
   int64_t bytes = -1;      // -1: not known.
   int64_t documents = 0;
   int64_t tokens = 0;
@@ -36,12 +36,12 @@ struct PrepareTextOptions {
   DocumentRules rules;
   CorpusFormat format = CorpusFormat::kLlmc;
   int64_t shard_tokens = (int64_t{1} << 31) - 1;
-  int64_t bytes_max = 0;               // Of text; 0: all.
-  int64_t file_bytes_max = 1LL << 20;  // Of text files in folders.
+  int64_t bytes_max = 0;               // Bytes of text; 0: all.
+  int64_t file_bytes_max = 1LL << 20;  // The largest text file in a folder that is taken.
   int validation_percent = 7;          // 1 to 50.
   int64_t skip_bad = 0;                // So many bad records are left out; one more is an error.
   int threads = 0;                     // 0: as many as this process may use cores.
-  int64_t commit_bytes = 64LL << 20;   // Of text between two journals.
+  int64_t commit_bytes = 64LL << 20;   // Text between two journals.
   std::function<void(const TextProgress&)> progress;  // May be empty.
 };
 

@@ -33,7 +33,7 @@ struct FoundSources {
 
 struct FindOptions {
   std::vector<std::string> extensions;  // In folders; with the dot. Empty: all.
-  int64_t file_bytes_max = 1LL << 20;   // Of text files in folders.
+  int64_t file_bytes_max = 1LL << 20;   // The largest text file in a folder that is taken.
 };
 
 // Files as they are named, and the files of folders in the order of their paths below them, at any
@@ -81,11 +81,11 @@ class ChunkReader {
   const std::vector<TextSource>& sources_;
   size_t source_;
   int64_t skip_;        // Records of the source that come before the first chunk.
-  int64_t record_ = 0;  // Of the source, the next one.
+  int64_t record_ = 0;  // The number of the source's next record.
   std::unique_ptr<ByteSource> bytes_;
   std::string carry_;  // What was read and not yet given.
   bool has_lines_ = false;
-  bool at_end_ = false;  // Of the source.
+  bool at_end_ = false;  // Whether the source has ended.
   int64_t bytes_before_ = 0;
 };
 

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
 
 std::vector<std::string> dtrain::FuzzSeeds() {
   return {
-      // Of few tokens, so that a change often hits a rule.
+      // The file has few tokens, so that a change often hits a rule.
       R"({"added_tokens":[{"id":4,"content":"<s>","lstrip":true,"rstrip":true,"single_word":true,)"
       R"("normalized":true,"special":true}],"normalizer":{"type":"Sequence","normalizers":[)"
       R"({"type":"NFKC"},{"type":"Prepend","prepend":"_"},{"type":"Replace","pattern":)"
