@@ -83,9 +83,9 @@ DT_HOST_DEVICE constexpr RowWords RowWordsOf(uint64_t address, size_t size, int6
 }
 
 // A range over the threads of a grid: `lanes` neighbours each, all there or none.
-constexpr int64_t GridBlocks(int64_t n, unsigned threads, int lanes) {
+constexpr unsigned GridBlocks(int64_t n, unsigned threads, int lanes) {
   const int64_t each = int64_t{threads} * lanes;
-  return n / each + (n % each != 0 ? 1 : 0);
+  return static_cast<unsigned>(n / each + (n % each != 0 ? 1 : 0));
 }
 DT_HOST_DEVICE constexpr int64_t GridElement(int64_t block, unsigned thread, unsigned threads,
                                              int lanes) {

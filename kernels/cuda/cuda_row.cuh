@@ -155,7 +155,7 @@ __global__ void ColumnsKernel(const float* partials, int64_t chunks, int64_t str
 template <class T>
 void SumColumns(const float* partials, int64_t chunks, int64_t stride, int64_t hidden, T* out,
                 CudaStream stream) {
-  const auto blocks = static_cast<unsigned>(GridBlocks(hidden, kColumns, 1));
+  const unsigned blocks = GridBlocks(hidden, kColumns, 1);
   ColumnsKernel<<<blocks, dim3(kColumns, kGroups), 0, stream>>>(partials, chunks, stride, hidden,
                                                                 out);
 }

@@ -70,7 +70,7 @@ absl::Status Launch(const DropoutArgs<T>& args, const PhiloxStream* device_strea
   }
   const DropoutRule rule = MakeDropoutRule(args.p);
   const int64_t threads = HalfSpanThreads(args.count);
-  const auto blocks = static_cast<unsigned>(GridBlocks(threads, kThreads, 1));
+  const unsigned blocks = GridBlocks(threads, kThreads, 1);
   if (Aligned16(args.x, args.out)) {
     DropoutKernel<T, true><<<blocks, kThreads, 0, stream>>>(args, device_stream, rule);
   } else {

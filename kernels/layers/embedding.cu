@@ -104,14 +104,12 @@ __global__ void __launch_bounds__(kRowThreads)
   StoreLanesWhole(args.dweight + row * args.width + column, sum);
 }
 
-unsigned Blocks(int64_t n) { return static_cast<unsigned>(GridBlocks(n, kThreads, 1)); }
-
 template <int kLanes, class T>
 void LaunchRows(const EmbeddingBackwardArgs<T>& args, const int32_t* order, const int32_t* starts,
                 CudaStream stream) {
   const RowBlock block = RowBlockOf(GridBlocks(args.width, 1, kLanes), kRowThreads);
-  const dim3 grid(static_cast<unsigned>(GridBlocks(args.vocab, block.rows, 1)),
-                  static_cast<unsigned>(GridBlocks(args.width, block.across, kLanes)));
+  const dim3 grid(GridBlocks(args.vocab, block.rows, 1),
+                  GridBlocks(args.width, block.across, kLanes));
   RowsKernel<T, kLanes><<<grid, dim3(block.across, block.rows), 0, stream>>>(args, order, starts);
 }
 
@@ -133,7 +131,8 @@ absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, siz
   auto* const order = reinterpret_cast<int32_t*>(base + w.order);
   auto* const starts = reinterpret_cast<int32_t*>(base + w.starts);
   if (args.tokens > 0) {
-    KeysKernel<<<Blocks(args.tokens), kThreads, 0, stream>>>(args.tokens, args.ids, keys, places);
+    KeysKernel<<<GridBlocks(args.tokens, kThreads, 1), kThreads, 0, stream>>>(args.tokens, args.ids,
+                                                                              keys, places);
     size_t sort_bytes = w.sort_bytes;
     // A radix sort is stable: tokens of one id keep their order.
     const cudaError_t error = cub::DeviceRadixSort::SortPairs(
@@ -145,8 +144,8 @@ absl::Status Backward(const EmbeddingBackwardArgs<T>& args, void* workspace, siz
           absl::StrCat("sort of an embedding's tokens: ", cudaGetErrorString(error)));
     }
   }
-  StartsKernel<<<Blocks(args.vocab + 1), kThreads, 0, stream>>>(args.tokens, args.vocab, sorted,
-                                                                starts);
+  StartsKernel<<<GridBlocks(args.vocab + 1, kThreads, 1), kThreads, 0, stream>>>(
+      args.tokens, args.vocab, sorted, starts);
   if (Aligned16(args.dy, args.dweight) && args.width % kWidth == 0) {
     LaunchRows<kWidth>(args, order, starts, stream);
   } else {

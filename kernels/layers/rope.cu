@@ -127,8 +127,7 @@ absl::Status Run(const RopeArgs<T>& args, CudaStream stream) {
   }
   const RowBlock block = RowBlockOf(items, kThreads);
   const dim3 threads(block.across, block.rows);
-  const dim3 blocks(static_cast<unsigned>(GridBlocks(args.tokens, block.rows, 1)),
-                    static_cast<unsigned>(GridBlocks(items, block.across, 1)));
+  const dim3 blocks(GridBlocks(args.tokens, block.rows, 1), GridBlocks(items, block.across, 1));
   if (whole) {
     Kernel<T, true><<<blocks, threads, 0, stream>>>(args, items);
   } else {

@@ -107,7 +107,7 @@ absl::Status AdamWStochasticCuda(int64_t n, int64_t first, float* p, const float
   const Buffers at{p, g, m, v, p_bf16_or_null};
   const bool aligned = first % kWidth == 0 && Aligned16(p, g) && Aligned16(m, v, p_bf16_or_null);
   const int64_t threads = RandomThreads(n, first);
-  const auto blocks = static_cast<unsigned>(GridBlocks(threads, kThreads, 1));
+  const unsigned blocks = GridBlocks(threads, kThreads, 1);
   if (aligned && p_bf16_or_null != nullptr) {
     AdamWStochasticKernel<true, true>
         <<<blocks, kThreads, 0, stream>>>(n, first, at, device_scalars, device_stream);

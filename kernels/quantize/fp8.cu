@@ -291,10 +291,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-unsigned Blocks(int64_t n, bool wide) {
-  return static_cast<unsigned>(GridBlocks(n, kThreads, wide ? kPack : 1));
-}
-
 // Calls function(format, T{}) with both as types.
 template <Fp8Format kFormat>
 struct Format {
@@ -329,7 +325,7 @@ absl::Status CastToFp8Cuda(const CastToFp8Args& args, const float* scale, CudaSt
     return LaunchStatus("cast to FP8");
   }
   const bool wide = args.n % kPack == 0 && Aligned16(args.src.data) && Aligned16(args.dst);
-  const unsigned blocks = Blocks(args.n, wide);
+  const unsigned blocks = GridBlocks(args.n, kThreads, wide ? kPack : 1);
   WithTypes(args.format, args.src.dtype, [&](auto format, auto type) {
     constexpr Fp8Format kFormat = decltype(format)::kValue;
     using T = decltype(type);
@@ -355,8 +351,7 @@ absl::Status CastFromFp8Cuda(const CastFromFp8Args& args, const float* scale, Cu
   WithTypes(args.format, args.dst.dtype, [&](auto format, auto type) {
     constexpr Fp8Format kFormat = decltype(format)::kValue;
     using T = decltype(type);
-    const auto blocks =
-        static_cast<unsigned>(GridBlocks(args.n, kThreads, wide ? kPackInto<T> : 1));
+    const unsigned blocks = GridBlocks(args.n, kThreads, wide ? kPackInto<T> : 1);
     if (wide) {
       FromKernel<kFormat, T, true><<<blocks, kThreads, 0, stream>>>(args, scale);
     } else {
@@ -393,7 +388,7 @@ absl::Status Fp8ScaleCuda(const Fp8ScaleArgs& args, CudaStream stream) {
   RequireStream(stream);
   DT_CHECK(args.progress != nullptr) << " the blocks of an FP8 scale have no memory to share";
   const bool wide = args.n % kPack == 0 && Aligned16(args.src.data);
-  const unsigned blocks = args.n == 0 ? 1 : Blocks(args.n, wide);
+  const unsigned blocks = args.n == 0 ? 1 : GridBlocks(args.n, kThreads, wide ? kPack : 1);
   WithTypes(args.format, args.src.dtype, [&](auto, auto type) {
     using T = decltype(type);
     if (wide) {
@@ -411,7 +406,7 @@ template <Fp8Format kFormat, class T, bool kWide, int kTeam>
 void LaunchRowsTo(const RowsToFp8Args& args, CudaStream stream) {
   constexpr int kAcross = kTeam > 0 ? kTeam : kThreads;
   const dim3 threads(kAcross, kThreads / kAcross);
-  const auto blocks = static_cast<unsigned>(GridBlocks(args.rows, threads.y, 1));
+  const unsigned blocks = GridBlocks(args.rows, threads.y, 1);
   RowsToKernel<kFormat, T, kWide, kTeam><<<blocks, threads, 0, stream>>>(args);
 }
 

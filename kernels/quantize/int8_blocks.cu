@@ -108,13 +108,9 @@ __global__ void __launch_bounds__(kThreads) DequantizeKernel(DequantizeInt8Args 
   }
 }
 
-unsigned Grid(int64_t n, int lanes) {
-  return static_cast<unsigned>(GridBlocks(n, kThreads, lanes));
-}
-
 template <class T>
 void LaunchQuantize(const QuantizeInt8Args& args, bool wide, CudaStream stream) {
-  const unsigned grid = Grid(TeamThreads(Int8Blocks(args.n, args.block)), 1);
+  const unsigned grid = GridBlocks(TeamThreads(Int8Blocks(args.n, args.block)), kThreads, 1);
   if (wide && args.error != nullptr) {
     QuantizeKernel<T, true, true><<<grid, kThreads, 0, stream>>>(args);
   } else if (wide) {
@@ -128,7 +124,7 @@ void LaunchQuantize(const QuantizeInt8Args& args, bool wide, CudaStream stream) 
 
 template <class T>
 void LaunchDequantize(const DequantizeInt8Args& args, bool wide, CudaStream stream) {
-  const unsigned grid = Grid(args.n, wide ? kPackInto<T> : 1);
+  const unsigned grid = GridBlocks(args.n, kThreads, wide ? kPackInto<T> : 1);
   if (wide && args.accumulate) {
     DequantizeKernel<T, true, true><<<grid, kThreads, 0, stream>>>(args);
   } else if (wide) {
