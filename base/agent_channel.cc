@@ -1,5 +1,6 @@
 #include "base/agent_channel.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -12,7 +13,8 @@
 
 namespace dtrain {
 namespace {
-constexpr std::array<const char*, 4> kKindNames = {"hello", "beat", "error", "done"};
+constexpr std::array<const char*, 6> kKindNames = {"hello", "beat",     "error",
+                                                   "done",  "can_stay", "stays"};
 constexpr size_t kTextMax = 4096;  // Keeps a datagram far below the socket buffer.
 constexpr size_t kCallMax = 256;
 
@@ -169,6 +171,25 @@ void AgentChannel::Send(const AgentMessage& message) {
   if (send(fd_.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     ++dropped_;
   }
+}
+
+absl::StatusOr<std::string> AgentChannel::Receive(Deadline deadline) {
+  std::string text(kOrderMax, '\0');
+  while (fd_.valid() && !deadline.Expired()) {
+    pollfd entry{fd_.get(), POLLIN, 0};
+    if (poll(&entry, 1, deadline.PollTimeoutMs()) <= 0) {
+      continue;
+    }
+    const ssize_t n = recv(fd_.get(), text.data(), text.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      text.resize(static_cast<size_t>(n));
+      return text;
+    }
+    if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      return absl::UnavailableError("the agent has gone");
+    }
+  }
+  return absl::DeadlineExceededError("the agent sends no order");
 }
 
 }  // namespace dtrain

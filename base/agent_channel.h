@@ -1,4 +1,5 @@
-// Rank -> agent messages over the node's Unix socket (DTRAIN_AGENT_SOCKET), one datagram each.
+// Rank -> agent messages over the node's Unix socket (DTRAIN_AGENT_SOCKET), one datagram each. A
+// process that stays after a failed attempt also gets its orders there (base/next_attempt.h).
 //
 // The rank's side never blocks and never fails a step: when the agent is slow or gone, messages are
 // dropped and counted. The agent's side (launcher/) decodes with AgentMessage::Parse.
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/deadline.h"
 #include "base/unique_fd.h"
 
 namespace dtrain {
@@ -50,6 +52,9 @@ struct AgentMessage {
     kBeat,   // Progress: step, phase, collectives; also without any, several times a second.
     kError,  // First-hand error of this rank, before it ends: text and exit code.
     kDone,   // The program returned: exit code.
+    // The process can stay when its attempt fails. It listens for orders on this connection.
+    kCanStay,
+    kStays,  // The attempt has failed here with this exit code, and the process waits for the next.
   };
   Kind kind = Kind::kBeat;
   int rank = 0;
@@ -90,6 +95,9 @@ class AgentChannel {
   bool connected() const { return fd_.valid(); }
   // Queues `message`; drops it when the socket's buffer is full or the agent has gone.
   void Send(const AgentMessage& message);
+  // Blocks until the agent sends a text, at most kOrderMax bytes, or has gone (Unavailable).
+  absl::StatusOr<std::string> Receive(Deadline deadline);
+  static constexpr size_t kOrderMax = 256 << 10;
   uint64_t dropped() const { return dropped_.load(); }
 
  private:

@@ -6,13 +6,20 @@ train the example's GPT, torchrun's with DDP. torch's wheel of PyPI brings CUDA'
 maps them; where --cpu-python has torch's wheel for CPUs, a twin that maps none runs in the same rounds,
 and the goals are set against that. help: `dtrain --help`. killed: SIGKILL of rank 1 of 2, with
 --max-restarts; the seconds to the launcher's word about it, to the end of the next step, and to the first
-step that had not been taken before. Every loss of dtrain's run must be that of a run without the fault.
+step that had not been taken before, with the survivor's process and (--no-reuse) with new ones. hang: the
+same of SIGSTOP. node: one of two hosts loses its power and its network, with a third one as a spare and
+without. Every loss of dtrain's run must be that of a run without the fault. torchft takes the same two
+faults of ranks where its package is installed. simulated: the start of thousands of ranks, with the agents'
+and ranks' real messages. random: the random faults of tests/faults/random_faults_test.py, for
+--fault-seconds.
 
 Programs take turns in each round; a ratio is of one round, and tables and goals show medians. A run
 replaces the parts that it measures in the results file.
 """
 import argparse
+import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -21,9 +28,12 @@ import time
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "launches"))
 
+import fault_run  # noqa: E402
 import launch_faults as faults  # noqa: E402
 import links  # noqa: E402
+import lost_node  # noqa: E402
 import ssh_hosts  # noqa: E402
+import torchft_job  # noqa: E402
 from jobs import QUIET, first_forward, launch_command, records, run_job  # noqa: E402
 from peers import read_facts, twin_command, twin_environment, twin_path  # noqa: E402
 from report import begin, measure_parts  # noqa: E402
@@ -35,9 +45,14 @@ PORT = 29500
 SETS = (*QUIET, "train_steps=1")
 HELP_RUNS = 20
 # The keys that tell the rows of a part of the results file from each other.
-PARTS = {"start": ("name",), "hosts": ("name",), "help": ("name",), "killed": ("name",)}
+PARTS = {part: ("name",) for part in ("start", "hosts", "help", "killed", "hang", "node", "simulated", "random")}
+WAYS = ("dtrain", "torchrun", "torchrun-cpu", "torchft")
+USUAL = [part for part in PARTS if part != "random"]  # All of them within ten minutes.
 FIRST_FORWARD_S, OF_TORCHRUN, TWO_HOSTS_OF_TORCHRUN, HELP_S = 0.5, 1 / 8, 1 / 4, 0.020
 SEEN_S, NEXT_STEP_S = 0.050, 0.3
+NODE_SEEN_S, NODE_WITH_SPARE_S, NODE_WITHOUT_S = 1, 2, 5
+SIMULATED_S = {2048: 1, 16384: 8}
+GOODPUT, FAULT_EVERY_S = 0.95, 20
 JOB_TIMEOUT_S = 300
 
 
@@ -137,19 +152,97 @@ def measure_help(args):
     return [{"name": "dtrain --help", "rounds": [{"dtrain": help_s(args)} for _ in range(HELP_RUNS)]}]
 
 
-def measure_killed(args):
-    def without_fault(folder):
+def without_fault(args):
+    """{step: loss} of the job of the faults when nothing happens to it."""
+    def losses(folder):
         run(faults.ours_command(args, f"{folder}/right"))
         return dict(faults.losses_of(f"{folder}/right"))
 
-    right = in_folder(without_fault)
+    return in_folder(losses)
+
+
+def torchft_ways(args, signal_number):
+    if why := torchft_job.why_not():
+        print(f"bench: without torchft: {why}", file=sys.stderr)
+        return {}
+    return {"torchft": lambda folder: torchft_job.fault(args, folder, signal_number)}
+
+
+def measure_killed(args):
+    right = without_fault(args)
     ways = {"dtrain": lambda folder: faults.kill_ours(args, folder, right),
-            "torchrun": lambda folder: faults.kill_torchrun(args, folder)}
+            "dtrain --no-reuse": lambda folder: faults.kill_ours(args, folder, right, ["--no-reuse"]),
+            "torchrun": lambda folder: faults.kill_torchrun(args, folder),
+            **torchft_ways(args, signal.SIGKILL)}
     return [{"name": "SIGKILL of rank 1", "rounds": interleaved(args, "killed", ways)}]
 
 
+def with_peers_once(args, what, ours, peers):
+    """Rounds of dtrain alone, and one more of the peers that do not notice the fault within the time that they
+    are given."""
+    rounds = interleaved(args, what, {"dtrain": ours})
+    for way, measure in peers.items():
+        rounds[0][way] = in_folder(measure)
+        print(f"{what}: {way} {rounds[0][way]}", flush=True)
+    return rounds
+
+
+def measure_hang(args):
+    right = without_fault(args)
+    return [{"name": "SIGSTOP of rank 1", "rounds": with_peers_once(
+        args, "hang", lambda folder: faults.hang_ours(args, folder, right),
+        {"torchrun": lambda folder: faults.hang_torchrun(args, folder), **torchft_ways(args, signal.SIGSTOP)})}]
+
+
+def measure_node(args):
+    if why := links.why_not():
+        print(f"bench: no hosts here: {why}", file=sys.stderr)
+        return []
+    right = without_fault(args)
+    rows = []
+    for name, with_spare in (("loss of a host, with a spare", True), ("loss of a host, without a spare", False)):
+        def ours(folder, with_spare=with_spare):
+            return lost_node.ours(args, folder, with_spare, right)
+
+        # torchrun has no agent that waits beside a job.
+        peers = {} if with_spare else {"torchrun": lambda folder: lost_node.torchrun(args, folder, sys.executable)}
+        rows.append({"name": name, "rounds": with_peers_once(args, name, ours, peers)})
+    return rows
+
+
+def measure_simulated(args):
+    """The program prints a line of JSON for each number of ranks: {"ranks", "seconds"}."""
+    program = f"{args.bin}/bench_launch_start"
+    if not os.path.exists(program):
+        print(f"bench: no simulated start: {program} is not built", file=sys.stderr)
+        return []
+    rounds = {ranks: [] for ranks in SIMULATED_S}
+    for _ in range(args.rounds):
+        for line in map(json.loads, run([program, *map(str, SIMULATED_S)]).splitlines()):
+            rounds[line["ranks"]].append({"dtrain": line["seconds"]})
+    return [{"name": f"{ranks:,} simulated ranks", "ranks": ranks, "rounds": taken} for ranks, taken in rounds.items()]
+
+
+def measure_random(args):
+    if why := links.why_not():
+        print(f"bench: no hosts here: {why}", file=sys.stderr)
+        return []
+
+    def measure(folder):
+        program = [os.path.abspath(f"{args.bin}/dtrain-gpt"), os.path.abspath(args.config),
+                   *set_words((*faults.SMALL, "train_batch_size=64"))]
+        return fault_run.measure(os.path.abspath(f"{args.bin}/dtrain"), program, dict(os.environ), f"{folder}/run",
+                                 args.seed, args.fault_seconds, FAULT_EVERY_S, min(600, args.fault_seconds / 4),
+                                 lambda text: print(f"random: {text}", flush=True))
+
+    figures = in_folder(measure)
+    if wrong := fault_run.problems(figures):
+        sys.exit(f"bench: random faults, seed {args.seed}: {'; '.join(wrong)}")
+    return [{"name": f"{args.fault_seconds:g} s of random faults", **figures}]
+
+
 def median(row, way, key=None):
-    """Over the rounds; None where it was not measured."""
+    """Over the rounds in which it took part; None where it was not measured."""
     values = [r[way] if key is None else r[way].get(key) for r in row["rounds"] if way in r]
     return statistics.median(values) if values and None not in values else None
 
@@ -177,6 +270,23 @@ def all_goals(results):
         after = [r["dtrain"]["next_step_s"] - r["dtrain"]["seen_s"] for r in row["rounds"]]
         goals += [("launch.killed_rank_seen_s", median(row, "dtrain", "seen_s"), "<=", SEEN_S),
                   ("launch.killed_rank_next_step_after_seen_s", statistics.median(after), "<=", NEXT_STEP_S)]
+    for row in results.get("hang", []):
+        # Its limit is max(1 s, 5 times the p99 of a step).
+        goals += [("launch.hang_seen_s", median(row, "dtrain", "seen_s"), "<=", median(row, "dtrain", "limit_s")),
+                  ("launch.hang_right_rank", min(int(r["dtrain"]["right_rank"]) for r in row["rounds"]), ">=", 1)]
+    for row in results.get("node", []):
+        with_spare = row["name"].endswith("with a spare")
+        way = "with_spare" if with_spare else "without_spare"
+        goals += [(f"launch.lost_node_seen_s.{way}", median(row, "dtrain", "seen_s"), "<=", NODE_SEEN_S),
+                  (f"launch.lost_node_next_step_s.{way}", median(row, "dtrain", "next_step_s"), "<=",
+                   NODE_WITH_SPARE_S if with_spare else NODE_WITHOUT_S)]
+    goals += [(f"launch.simulated_{row['ranks']}_ranks_s", median(row, "dtrain"), "<=", SIMULATED_S[row["ranks"]])
+              for row in results.get("simulated", [])]
+    for row in results.get("random", []):
+        goals += [("launch.random_faults_goodput", row["goodput"], ">=", GOODPUT),
+                  ("launch.random_faults_lost_steps", row["lost_beyond_promise"], "<=", 0),
+                  ("launch.random_faults_orphans", len(row["orphans"]), "<=", 0),
+                  ("launch.random_faults_false_restarts", row["false_restarts"], "<=", 0)]
     return goals
 
 
@@ -185,7 +295,9 @@ def parse():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--config", default="examples/configs/gpt.json")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--parts", nargs="+", default=USUAL, choices=list(PARTS))
+    parser.add_argument("--fault-seconds", type=float, default=3600, help="of the part random: 3600")
+    parser.add_argument("--seed", type=int, default=1, help="of the part random: 1")
     parser.add_argument("--cpu-python", default=CPU_PYTHON, metavar="PYTHON",
                         help="one with torch's wheel for CPUs, for a twin that maps nothing of CUDA's")
     parser.add_argument("--json", default="")
@@ -198,7 +310,8 @@ def parse():
 def main():
     args = parse()
     args.json = begin("launch", args.json)
-    measure = {"start": measure_start, "hosts": measure_hosts, "help": measure_help, "killed": measure_killed}
+    measure = {"start": measure_start, "hosts": measure_hosts, "help": measure_help, "killed": measure_killed,
+               "hang": measure_hang, "node": measure_node, "simulated": measure_simulated, "random": measure_random}
     measure_parts(args.json, "launch", PARTS, {part: lambda part=part: measure[part](args) for part in PARTS
                                                if part in args.parts}, all_goals)
 

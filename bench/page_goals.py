@@ -89,6 +89,8 @@ GROUPS = (
     Group("checkpoint", "", "at most 1/20 of DCP's asynchronous save", "checkpoint.*async_blocked_of_dcp_async",
           times),
     Group("checkpoint", "", "a step at most 1.01 of one without saves", "checkpoint.*_step_of_none", times),
+    Group("checkpoint", "", "a step's journal at most 2.1 bytes a parameter",
+          "checkpoint.*journal_bytes_per_parameter", "{:.3f}".format),
     Group("checkpoint", "", "95 % of O_DIRECT's rate, written and restored", "checkpoint.*_of_direct", percent),
     Group("checkpoint", "", "a restore takes at most 64 MB beside the state", "checkpoint.*peak_over_state_mb",
           "{:.0f} MB".format),

@@ -341,6 +341,7 @@ CHECKPOINT_GOALS = {  # By the ends of their names.
     "async_blocked_ms_per_gb": "an asynchronous save: ms for each GB",
     "_of_dcp_async": "of DCP's asynchronous save",
     "_step_of_none": "of a step without saves",
+    "journal_bytes_per_parameter": "a step's journal: bytes for each parameter",
     "write_of_direct": "write, of the plain one's rate",
     "restore_of_direct": "restore, of the plain read's rate",
     "peak_over_state_mb": "memory of a restore beyond the state, MB",
@@ -363,15 +364,17 @@ def launch_times(files):
     def goal_cells(*names):
         """Of the goals whose names begin so."""
         shown = [goal for name, goal in goals.items() if name.startswith(names)]
-        return ("; ".join(f"{goal['measured']:.3g} (at most {goal['target']:.3g})" for goal in shown),
+        least = {"<=": "at most", ">=": "at least"}
+        return ("; ".join(f"{goal['measured']:.3g} ({least[goal['op']]} {goal['target']:.3g})" for goal in shown),
                 "; ".join(cell_of(goal) for goal in shown))
 
     def row_of(what, row, key, names):
         def cell(way):
-            value = launch.median(row, way, key)
-            return "" if value is None else f"{value * 1e3:,.0f}"
+            waited = launch.median(row, way, "not_within_s") if key else None
+            value = launch.median(row, way, key) if waited is None else waited
+            return "" if value is None else f"{'' if waited is None else 'over '}{value * 1e3:,.0f}"
 
-        return (what, *(cell(way) for way in ("dtrain", "torchrun", "torchrun-cpu")), *goal_cells(*names))
+        return (what, *map(cell, launch.WAYS), *goal_cells(*names))
 
     rows = [row_of(f"{row['name']}: to the first forward", row, None, (name,))
             for part, name in (("start", "first_forward"), ("hosts", "two_hosts")) for row in found.get(part, [])]
@@ -381,7 +384,20 @@ def launch_times(files):
                                  ("next_step_s", "the next step has ended", ("killed_rank_next",)),
                                  ("new_step_s", "the first new step has ended", ("none",))):
             rows.append(row_of(f"{row['name']}, until {what}", row, key, names))
-    return table(("", "dtrain, ms", "torchrun, ms", "without CUDA's libraries, ms", "goals", ""), rows, "lrrrll")
+    for row in found.get("hang", []):
+        for key, what, names in (("seen_s", "its launcher names it", ("hang_",)),
+                                 ("next_step_s", "the next step has ended", ("none",))):
+            rows.append(row_of(f"{row['name']}, until {what}", row, key, names))
+    for row in found.get("node", []):
+        way = "with_spare" if row["name"].endswith("with a spare") else "without_spare"
+        for key, what in (("seen_s", "the job says so"), ("next_step_s", "the next step has ended")):
+            rows.append(row_of(f"{row['name']}, until {what}", row, key, (f"lost_node_{key}.{way}",)))
+    rows += [row_of(f"{row['name']} are ready", row, None, (f"simulated_{row['ranks']}_",))
+             for row in found.get("simulated", [])]
+    rows += [(f"{row['name']}: time in correct steps", percent(row["goodput"], 1), *[""] * (len(launch.WAYS) - 1),
+              *goal_cells("random_")) for row in found.get("random", [])]
+    return table(("", "dtrain, ms", "torchrun, ms", "without CUDA's libraries, ms", "torchft, ms", "goals", ""), rows,
+                 "lrrrrll")
 
 
 TABLES = {"build": build, "train": train, "mfu": mfu, "step": step_speed, "start": step_start,

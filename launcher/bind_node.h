@@ -1,4 +1,4 @@
-// What this node's topology decides about its ranks: cores, memory, GPU and NIC of each, and the
+// This node's topology decides about its ranks: cores, memory, GPU and NIC of each, and the
 // variables of a network profile. Reads the machine; the descriptions are pure.
 #pragma once
 

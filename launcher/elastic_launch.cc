@@ -18,7 +18,7 @@
 #include "launcher/config_check.h"
 #include "launcher/jobs/control_socket.h"
 #include "launcher/machine.h"
-#include "launcher/nodes/coordinator.h"
+#include "launcher/nodes/coordinator_process.h"
 #include "launcher/nodes/elastic_peers.h"
 #include "launcher/nodes/lobby.h"
 #include "launcher/nodes/node_zero.h"
@@ -29,7 +29,7 @@ namespace {
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr absl::Duration kMeetTime = absl::Minutes(1);
 
-// What node 0 tells the other nodes of an attempt when its store listens.
+// Node 0 tells the other nodes this of an attempt, when its store listens.
 struct Meeting {
   comm::Endpoint store;
   std::string run_id;
@@ -79,13 +79,13 @@ class ElasticNodeLaunch {
   int Run();
 
  private:
-  // What ends this node's part: its exit code. Nothing: it goes on.
+  // The exit code with which this node's part ends; nothing while it goes on.
   using End = std::optional<int>;
 
   absl::Status Open();
   absl::Status StartCoordinator();
-  absl::Status JoinLobby();
-  End Rejoin(const std::string& why);
+  absl::Status JoinLobby(const LobbyMemory& memory);
+  End Rejoin(const std::string& why, const LobbyMemory& memory);
   End OnSignal(int signal);
   End OnOrder(const LobbyOrder& order);
   void RunAttempt(const LobbyOrder& order);
@@ -98,7 +98,7 @@ class ElasticNodeLaunch {
 
   NodeSession& session_;
   comm::Endpoint endpoint_;
-  std::unique_ptr<Coordinator> coordinator_;          // Node 0 only.
+  std::unique_ptr<CoordinatorProcess> coordinator_;   // Node 0 only.
   std::unique_ptr<comm::StoreServer> attempt_store_;  // Node 0 only: for the ranks of an attempt.
   std::mutex mutex_;  // For lobby_, which the control socket's thread reads.
   std::shared_ptr<LobbyAgent> lobby_;
@@ -121,18 +121,21 @@ absl::Status ElasticNodeLaunch::StartCoordinator() {
       coordinating.job.batch,
       ElasticBatch(options.arguments, {options.nodes_min, options.nodes, session_.local_ranks()},
                    session_.environment()));
-  DT_ASSIGN_OR_RETURN(coordinator_, Coordinator::Start(coordinating));
+  DT_ASSIGN_OR_RETURN(coordinator_,
+                      CoordinatorProcess::Start(
+                          coordinating, [this](const std::string& text) { session_.Say(text); }));
   endpoint_ = coordinator_->endpoint();
   session_.Serving(endpoint_);
   return absl::OkStatus();
 }
 
-absl::Status ElasticNodeLaunch::JoinLobby() {
+absl::Status ElasticNodeLaunch::JoinLobby(const LobbyMemory& memory) {
   const LaunchOptions& options = session_.options();
   LobbyJoin join{endpoint_,
                  session_.key(),
                  {options.node_rank, HostName(), session_.local_ranks()},
                  options.join_timeout};
+  join.memory = memory;
   DT_ASSIGN_OR_RETURN(std::shared_ptr<LobbyAgent> joined,
                       LobbyAgent::Join(join, [this] { return session_.TakeStopSignal(); }));
   const std::lock_guard lock(mutex_);
@@ -145,7 +148,7 @@ absl::Status ElasticNodeLaunch::Open() {
   if (is_first()) {
     DT_RETURN_IF_ERROR(StartCoordinator());
   }
-  DT_RETURN_IF_ERROR(JoinLobby());
+  DT_RETURN_IF_ERROR(JoinLobby({}));
   DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(session_.AgentPath(kControlSocket),
                                                      [this](const auto& call) { Drain(call); }));
   session_.Register(session_.run_id());
@@ -166,7 +169,7 @@ int ElasticNodeLaunch::Run() {
     }
     const absl::StatusOr<std::optional<LobbyOrder>> order = lobby_->Next(kSlice);
     if (!order.ok()) {
-      code = Rejoin(std::string(order.status().message()));
+      code = Rejoin(std::string(order.status().message()), lobby_->memory());
     } else if (order->has_value()) {
       code = OnOrder(**order);
     }
@@ -191,13 +194,10 @@ ElasticNodeLaunch::End ElasticNodeLaunch::OnSignal(int signal) {
   return stops_job && posted.ok() ? std::nullopt : End(code);
 }
 
-// The coordinator is lost, or has given this node up. Its ranks are stopped; it comes back as a new
-// node once there is a coordinator at the same address.
-ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why) {
-  if (is_first()) {
-    session_.Say(why);
-    return kExitTemporary;
-  }
+// The coordinator is lost, or has given this node up, and no rank runs here. The node comes back
+// once there is a coordinator at the same address; `memory` tells that one of the last attempt.
+ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why,
+                                                 const LobbyMemory& memory) {
   session_.Say(absl::StrFormat(
       "%s; no rank runs on this node; it waits up to %s for `dtrain launch` of node 0 at %s, and "
       "then goes on from the newest durable step",
@@ -206,7 +206,7 @@ ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why) {
     std::lock_guard lock(mutex_);
     lobby_.reset();
   }
-  const absl::Status joined = JoinLobby();
+  const absl::Status joined = JoinLobby(memory);
   if (joined.ok()) {
     return std::nullopt;
   }
@@ -215,6 +215,9 @@ ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why) {
 }
 
 ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
+  if (order.kind != LobbyOrder::Kind::kStart) {
+    session_.DropSurvivors();
+  }
   switch (order.kind) {
     case LobbyOrder::Kind::kStart:
       RunAttempt(order);
@@ -225,7 +228,8 @@ ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
     case LobbyOrder::Kind::kDismiss:
       if (order.code == kExitTemporary) {
         return Rejoin(absl::StrCat("the coordinator has given this node up",
-                                   order.text.empty() ? "" : ": ", order.text));
+                                   order.text.empty() ? "" : ": ", order.text),
+                      {.term = lobby_->memory().term});
       }
       session_.Say(order.text);
       return order.code;
@@ -233,6 +237,9 @@ ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
       if (!order.text.empty() && is_first()) {
         session_.Say(order.text);
       }
+      return order.code;
+    case LobbyOrder::Kind::kGiveUp:
+      session_.Say(order.text);
       return order.code;
     case LobbyOrder::Kind::kStop:
     case LobbyOrder::Kind::kAnswer:

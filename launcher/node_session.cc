@@ -133,6 +133,9 @@ absl::Status NodeSession::Prepare() {
   DT_ASSIGN_OR_RETURN(folder_, TempDir::Create(Lookup(environment_, "TMPDIR")));
   DT_ASSIGN_OR_RETURN(guard_, Guard::Start(folder_->path()));
   DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
+  if (options_.reuse && (options_.restarts_max > 0 || options_.nodes_min < options_.nodes)) {
+    survivors_.emplace(*guard_);
+  }
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
   return absl::OkStatus();
 }
@@ -239,6 +242,7 @@ absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_nu
   attempt.shape.restarts_max = options_.restarts_max;
   attempt.shape.run_dir = std::filesystem::absolute(run_dir_).lexically_normal();
   attempt.shape.agent_socket = socket_->path();
+  attempt.shape.reuse = survivors_.has_value();
   attempt.shape.role = options_.role;
   attempt.shape.token_fd = kTokenFdInRank;
   const NodeBinding binding = Binding(attempt.shape.attempt);
@@ -255,7 +259,9 @@ absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_nu
   SupervisorLimits limits;
   limits.stop_grace = options_.stop_grace;
   limits.exit_barrier = options_.exit_barrier;
-  Supervisor supervisor({*signals_, *guard_, *socket_, *reporter_, peers}, limits, attempt);
+  Survivors* const survivors = survivors_.has_value() ? &*survivors_ : nullptr;
+  Supervisor supervisor({*signals_, *guard_, *socket_, *reporter_, peers, survivors}, limits,
+                        attempt);
   return supervisor.Run();
 }
 
@@ -280,7 +286,14 @@ std::string NodeSession::AgentPath(const char* name) const {
   return absl::StrCat(folder_->path(), "/", name);
 }
 
+void NodeSession::DropSurvivors() {
+  if (survivors_.has_value()) {
+    survivors_->RemoveAll();
+  }
+}
+
 int NodeSession::Finish(int code, double seconds) {
+  DropSurvivors();
   if (reporter_ == nullptr) {
     return code;  // It never began.
   }

@@ -55,6 +55,8 @@ class NodeSession {
   int TakeStopSignal();
   // Says a line: with the reporter when there is one, else on stderr.
   void Say(const std::string& text) const;
+  // Ends the processes that stayed for a next attempt which this node does not take part in.
+  void DropSurvivors();
   // Reports the end of the job on this node, and gives `code`.
   int Finish(int code, double seconds);
 
@@ -88,6 +90,7 @@ class NodeSession {
   std::optional<TempDir> folder_;
   std::optional<Guard> guard_;
   std::optional<AgentSocket> socket_;
+  std::optional<Survivors> survivors_;  // With a restart to come; behind its guard.
   std::optional<SharedToken> shared_token_;
   std::optional<comm::JobKey> key_;
   UniqueFd token_;

@@ -77,6 +77,7 @@ struct Raw {
   bool no_bind = false;
   bool bind = false;
   bool no_tensorboard = false;
+  bool no_reuse = false;
 };
 
 // This launcher's flag for a name of DeepSpeed's.
@@ -169,6 +170,9 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
       "Set the variables for NCCL that this kind of network needs, where they are not set: oci, "
       "gcp, "
       "aws-efa, azure or roce-generic. Default: none are set");
+  app.add_flag("--no-reuse", raw.no_reuse,
+               "Start all processes anew after a failure. Default: those of ranks that only lost "
+               "another one are used again");
   app.add_flag("--no-tensorboard", raw.no_tensorboard,
                "Write no TensorBoard files. Default: written to RUN_DIR/report/tensorboard");
   app.add_flag("-q,--quiet", options.quiet,
@@ -336,6 +340,7 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
   }
   options.bind_cores = !raw.no_bind;
   options.tensorboard = !raw.no_tensorboard;
+  options.reuse = !raw.no_reuse;
   if (!options.hosts.hostfile.empty()) {
     return absl::OkStatus();  // The rest is about one node.
   }

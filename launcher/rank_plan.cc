@@ -85,6 +85,10 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   set(env::kTokenFd, shape.token_fd);
   set(env::kAgentSocket, shape.agent_socket);
   set(env::kNodeId, shape.node_id);
+  base.erase(env::kReuse);
+  if (shape.reuse) {
+    set(env::kReuse, 1);
+  }
   base.erase(env::kTokenFile);  // Ranks get the token by descriptor alone.
   if (!shape.host_address.empty()) {
     set(env::kHost, shape.host_address);

@@ -35,6 +35,7 @@ struct JobShape {
   std::string master_address;  // For programs that make their own meeting point (torch).
   int master_port = 0;
   std::string role = "default";
+  bool reuse = false;          // Processes that stay after a failed attempt get another one.
   int token_fd = -1;           // Number of the descriptor inside the rank.
   std::vector<int> gpu_order;  // GPU of each local rank; empty for the driver's own order.
   Environment network;         // The variables of a network profile.

@@ -171,7 +171,8 @@ std::vector<std::string> FormatRecord(const Json& record, int width) {
     return {};
   }
   const std::string name = kind == "event" ? Text(record, "name") : "";
-  if (name == "journal_off" || name == "remote_failed" || name == "replicas_lacking") {
+  if (name == "journal_off" || name == "journal_alone" || name == "remote_failed" ||
+      name == "replicas_lacking") {
     return {};  // The warning in the log says it.
   }
   const Json metrics = record.value("m", Json::object());

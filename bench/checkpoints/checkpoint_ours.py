@@ -1,5 +1,7 @@
 """The jobs of dtrain in ./dev bench checkpoint: trainings that save, and starts that only restore."""
 import dataclasses
+import glob
+import json
 import os
 import statistics
 import subprocess
@@ -25,6 +27,7 @@ class Way:
     name: str
     sets: tuple
     step_of_none: float | None = None
+    journals: bool = False
 
 
 # The first saves nothing. Another way, such as one with other checkpoint.* keys, is one line more.
@@ -32,6 +35,7 @@ WAYS = (
     Way("dtrain", ("checkpoint.interval=0",)),
     Way("dtrain-sync", (f"checkpoint.interval={EVERY}", "checkpoint.async=false")),
     Way("dtrain-async", (f"checkpoint.interval={EVERY}", "checkpoint.async=true"), step_of_none=1.01),
+    Way("dtrain-journal", ("checkpoint.interval=0", "checkpoint.journal=async"), step_of_none=1.01, journals=True),
 )
 
 
@@ -66,17 +70,45 @@ def saves_of(run_dir, ranks):
     return ordered[:-1], skipped
 
 
+def elements_of(run_dir):
+    """The elements of the model that the run's newest checkpoint holds."""
+    newest = max(glob.glob(f"{run_dir}/checkpoints/step-*/MANIFEST.json"))
+    with open(newest, encoding="utf-8") as file:
+        return json.load(file)["engine"]["total_elements"]
+
+
+def journal_of(run_dir, ranks):
+    """What the ranks journalled: {"bytes" of a step, "bytes_per_parameter", "blocked_s" and "write_s" of a
+    step of the slowest rank}. Ends the run where a journal has switched itself off."""
+    total, steps, blocked, written = 0, 0, [], []
+    for rank in range(ranks):
+        lines = [line for line in records(run_dir, rank) if line.get("name") in ("journal", "journal_off")]
+        off = [line["why"] for line in lines if line["name"] == "journal_off"]
+        if off:
+            sys.exit(f"bench: the journal of rank {rank} has switched itself off: {off[0]}")
+        steps = sum(line["steps"] for line in lines)
+        if steps == 0:
+            sys.exit(f"bench: rank {rank} has journalled no step")
+        total += sum(line["m"]["journal/bytes"] for line in lines) / steps
+        blocked.append(sum(line["m"]["time/journal_s"] for line in lines) / steps)
+        written.append(sum(line["m"]["journal/seconds"] for line in lines) / steps)
+    return {"bytes": total, "bytes_per_parameter": total / elements_of(run_dir), "blocked_s": max(blocked),
+            "write_s": max(written)}
+
+
 def train(args, model_sets, way):
-    """A training of one way: {"step_s", "saves", "skipped", "compute_s", "bytes"}."""
+    """A training of one way: {"step_s", "saves", "skipped", "compute_s"}, and "journal" where it has one."""
     sets = [*QUIET, *model_sets, *way.sets, f"train_steps={EVERY * (args.periods + 1)}"]
     with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
         run_dir = os.path.join(folder, "run")
         run(launch_command(args, run_dir, args.config, sets, RANKS), timeout_s=JOB_TIMEOUT_S)
         steps = [line for line in records(run_dir) if line["kind"] == "step"]
         saves, skipped = saves_of(run_dir, RANKS)
+        journal = {"journal": journal_of(run_dir, RANKS)} if way.journals else {}
     compute = [line["m"]["time/forward_s"] + line["m"]["time/backward_s"] for line in steps]
     return {"step_s": step_s({line["step"]: line["ts"] for line in steps}),
-            "compute_s": statistics.median(compute), "saves": saves, "skipped": skipped}
+            "compute_s": statistics.median(compute), "skipped": skipped, **journal,
+            "saves": [save for save in saves if save["step"] > 0]}  # A journal begins behind one of step 0.
 
 
 def save_once(args, sets, run_dir, ranks):

@@ -1,4 +1,4 @@
-"""A rank that is killed under `dtrain launch` and under torchrun: when its launcher says so, and when
+"""A rank that is killed or stopped under `dtrain launch`, torchrun and torchft: when somebody says so, and when
 training takes the next step."""
 import json
 import os
@@ -14,6 +14,7 @@ from runner import fail, set_words
 
 KILL_AT_STEP, STEPS, RESTARTS = 50, 200, 3
 WITHIN_S = 120
+NOTICED_WITHIN_S = 20  # How long a peer is given to notice a fault for which it may have no means.
 # Steps of a few milliseconds, so that what is measured is the recovery.
 SMALL = ("model.hidden_size=64", "model.intermediate_size=128", "model.num_hidden_layers=2",
          "model.num_attention_heads=4", "model.num_key_value_heads=4", "data.sequence_length=64",
@@ -54,6 +55,14 @@ def wait_for(look, process, said, what):
     return found
 
 
+def first_within(look, within_s):
+    """The first result of `look` that is not None; None if none comes in time."""
+    end = time.monotonic() + within_s
+    while (found := look()) is None and time.monotonic() < end:
+        time.sleep(0.002)
+    return found
+
+
 def variable(pid, name):
     """A variable of a process's environment; None without it, or when the process is gone."""
     try:
@@ -83,14 +92,20 @@ def after_kill(killed, seen, steps):
     return {"seen_s": seen - killed, "next_step_s": later[0][0] - killed, "new_step_s": new - killed}
 
 
-def kill_a_rank(command, env, of_rank, steps_of):
-    """Runs a job of which rank 1 is killed, to its end. `steps_of()`: its steps so far, as after_kill wants
-    them."""
+def started(command, env, steps_of):
+    """A job that has taken KILL_AT_STEP steps, and what it says."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, env=env)
     said = Said(process)
     wait_for(lambda: any(step >= KILL_AT_STEP for _, step in steps_of()) or None, process, said,
              f"step {KILL_AT_STEP}")
+    return process, said
+
+
+def kill_a_rank(command, env, of_rank, steps_of):
+    """Runs a job of which rank 1 is killed, to its end. `steps_of()`: its steps so far, as after_kill wants
+    them."""
+    process, said = started(command, env, steps_of)
     victim = wait_for(lambda: rank_one(process.pid, of_rank), process, said, "rank 1")
     killed = time.time()
     os.kill(victim, signal.SIGKILL)
@@ -108,8 +123,8 @@ def losses_of(run_dir):
     return [(line["step"], loss) for line, loss in series(records(run_dir), "train/loss")]
 
 
-def ours_command(args, run_dir, sets=()):
-    return [f"{args.bin}/dtrain", "launch", "--nproc-per-node", "2", "--max-restarts", str(RESTARTS),
+def ours_command(args, run_dir, sets=(), flags=()):
+    return [f"{args.bin}/dtrain", "launch", "--nproc-per-node", "2", "--max-restarts", str(RESTARTS), *flags,
             "--run-dir", run_dir, "--", f"{args.bin}/dtrain-gpt", args.config, *set_words((*OURS, *sets))]
 
 
@@ -122,9 +137,9 @@ def check_losses(run_dir, right):
                  f"{wrong[:1]}; steps of the run {min(taken)[0]} to {max(taken)[0]}, of {len(right)}")
 
 
-def kill_ours(args, folder, right):
+def kill_ours(args, folder, right, flags=()):
     run_dir = f"{folder}/killed"
-    found = kill_a_rank(ours_command(args, run_dir), None, is_rank, lambda: [
+    found = kill_a_rank(ours_command(args, run_dir, flags=flags), None, is_rank, lambda: [
         (line["ts"], line["step"]) for line in records(run_dir) if line["kind"] == "step"])
     check_losses(run_dir, right)
     return found
@@ -148,3 +163,61 @@ def kill_torchrun(args, folder):
     found = kill_a_rank(command, twin_environment(), is_rank_of("ddp"), lambda: [
         (line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"])
     return {key: found[key] for key in ("seen_s", "next_step_s")}
+
+
+def after_hang(stopped, events, lines):
+    """{"seen_s", "next_step_s", "limit_s", "right_rank"} of a job whose rank 1 was stopped, from the launcher's
+    events and rank 0's records. A stopped rank is continued before it is ended, and may then end the step that
+    it was in; the next step is the first one of the next start."""
+    [hang] = [event for event in events if event["event"] == "hang"]
+    begun = next((line["ts"] for line in lines if "restored" in line and line["ts"] > hang["ts"]), hang["ts"])
+    step = next(line["ts"] for line in lines if line["kind"] == "step" and line["ts"] > begun)
+    return {"seen_s": hang["ts"] - stopped, "next_step_s": step - stopped, "limit_s": hang["limit_s"],
+            "right_rank": hang["ranks"] == [1]}
+
+
+def hang_ours(args, folder, right):
+    """SIGSTOP of rank 1, which the launcher has to name. The limit that it has learnt is part of the result."""
+    run_dir = f"{folder}/stopped"
+    command = ours_command(args, run_dir)
+    process, said = started(command, None, lambda: [
+        (line["ts"], line["step"]) for line in records(run_dir) if line["kind"] == "step"])
+    victim = wait_for(lambda: rank_one(process.pid, is_rank), process, said, "rank 1")
+    stopped = time.time()
+    os.kill(victim, signal.SIGSTOP)
+    process.wait(WITHIN_S)
+    said.join()
+    if process.returncode != 0:
+        fail(command, process.returncode, said.text())
+    check_losses(run_dir, right)
+    with open(f"{run_dir}/events.jsonl", encoding="utf-8") as file:
+        return after_hang(stopped, list(map(json.loads, file)), records(run_dir))
+
+
+def hang_torchrun(args, folder):
+    """It looks for the ends of processes alone: whether it says anything or takes a step within the time that it is
+    given."""
+    facts = f"{folder}/facts.jsonl"
+
+    def steps_of():
+        return [(line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"]
+
+    command = twin_command("ddp", args.config, facts, SMALL)
+    at = command.index("torch.distributed.run") + 1
+    command[at:at] = ["--max-restarts", str(RESTARTS)]
+    process, said = started(command, twin_environment(), steps_of)
+    victim = wait_for(lambda: rank_one(process.pid, is_rank_of("ddp")), process, said, "rank 1")
+    os.kill(victim, signal.SIGSTOP)
+    # A step may be nearly done.
+    stopped = time.time() + 1
+    later = first_within(lambda: next((moment for moment, _ in steps_of() if moment > stopped), None),
+                         NOTICED_WITHIN_S)
+    ranks = [pid for pid in descendants(process.pid) if is_rank_of("ddp")(command_line(pid))]
+    process.kill()
+    for pid in ranks:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait(WITHIN_S)
+    return {"next_step_s": later - stopped + 1} if later else {"not_within_s": NOTICED_WITHIN_S}

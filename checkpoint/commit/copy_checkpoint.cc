@@ -1,5 +1,6 @@
 #include "checkpoint/commit/copy_checkpoint.h"
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "checkpoint/restore/checkpoint_tensors.h"
 #include "checkpoint/restore/lineage.h"
 #include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/block_reader.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -61,14 +63,34 @@ absl::Status CheckTarget(Storage& to, const Manifest& manifest, const EpochMap& 
   return absl::OkStatus();
 }
 
+Access AccessOf(const ManifestFile& file) {
+  return absl::StartsWith(file.path, "state/") ? Access::kOwner : Access::kEveryone;
+}
+
+// Whether the machine that holds the file has copied it.
+absl::StatusOr<bool> SendFile(Storage& from, StepId id, const ManifestFile& file, Storage& to) {
+  const std::string path = absl::StrCat(id.DirectoryName(), "/", file.path);
+  const auto sent = from.SendFile(path, AccessOf(file), to);
+  if (sent.ok() && sent->has_value() && **sent == file.checksum) {
+    return true;
+  }
+  if (sent.ok() && !sent->has_value()) {
+    return false;
+  }
+  if (!absl::IsAlreadyExists(sent.status())) {  // Part of it may be there, or something else.
+    const absl::Status removed = to.RemoveFile(path);
+    DT_RETURN_IF_ERROR(absl::IsNotFound(removed) ? absl::OkStatus() : removed);
+  }
+  DT_RETURN_IF_ERROR(sent.status());
+  return false;  // Damaged there: the way by this machine names the place, and knows other copies.
+}
+
 absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storage& to) {
   const std::string path = absl::StrCat(id.DirectoryName(), "/", file.path);
   DT_ASSIGN_OR_RETURN(const auto opened, OpenChecked(from, id, file));
   FileChecksummer checksummer;
   const auto write = [&]() -> absl::Status {
-    const Access access =
-        absl::StartsWith(file.path, "state/") ? Access::kOwner : Access::kEveryone;
-    DT_ASSIGN_OR_RETURN(const auto created, to.CreateFile(path, opened->bytes(), access));
+    DT_ASSIGN_OR_RETURN(const auto created, to.CreateFile(path, opened->bytes(), AccessOf(file)));
     DT_RETURN_IF_ERROR(GiveFile(*opened, [&](absl::Span<const std::byte> block) {
       checksummer.Add(block);
       return created->Append(block);
@@ -116,17 +138,25 @@ absl::Status CopyFiles(Storage& from, const Manifest& manifest, Storage& to, Fil
   DT_RETURN_IF_ERROR(CheckRoom(to, missing, to.DisplayName(folder)));
   DT_RETURN_IF_ERROR(to.MakeDirectory(folder + "/model"));
   DT_RETURN_IF_ERROR(to.MakeDirectory(folder + "/state"));
-  for (size_t i = 0; i < manifest.files.size(); ++i) {
+  std::mutex mutex;
+  const auto copy = [&](uint64_t i) -> absl::Status {
     const ManifestFile& file = manifest.files[i];
+    const bool is_whole = found[i] == Found::kWhole;
     if (found[i] == Found::kPart) {
       DT_RETURN_IF_ERROR(to.RemoveFile(absl::StrCat(folder, "/", file.path)));
     }
-    if (found[i] != Found::kWhole) {
-      DT_RETURN_IF_ERROR(CopyFile(from, manifest.id, file, to));
+    bool is_sent = false;
+    if (!is_whole) {
+      DT_ASSIGN_OR_RETURN(is_sent, SendFile(from, manifest.id, file, to));
+      DT_RETURN_IF_ERROR(is_sent ? absl::OkStatus() : CopyFile(from, manifest.id, file, to));
     }
-    result.files_kept += found[i] == Found::kWhole ? 1 : 0;
-    copied(file, found[i] == Found::kWhole);
-  }
+    const std::lock_guard lock(mutex);
+    result.files_kept += is_whole ? 1 : 0;
+    result.files_sent += is_sent ? 1 : 0;
+    copied(file, is_whole);
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(ForEachAtOnce(manifest.files.size(), copy, from.hosts()));
   DT_RETURN_IF_ERROR(to.SyncDirectory(folder + "/model"));
   return to.SyncDirectory(folder + "/state");
 }

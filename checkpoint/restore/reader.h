@@ -108,8 +108,8 @@ struct KnownSave {
 struct AttemptOptions {
   std::string job;
   bool fresh = false;  // Start from scratch, whatever the storage holds.
-  // What rank 0 checks before the attempt begins. With kSizes the ranks check every byte while they
-  // read (restore_agreement.h), and begin once more if the checkpoint is damaged.
+  // The checks of rank 0 before the attempt begins. With kSizes the ranks check every byte while
+  // they read (restore_agreement.h), and begin once more if the checkpoint is damaged.
   Verify verify = Verify::kHashes;
   // The checkpoints that were found to be damaged so. They are passed over.
   struct DamagedTry {

@@ -1,7 +1,7 @@
 // Reads what a rank takes from a checkpoint in one pass: each block of a file once, several at a
 // time, straight to where its bytes belong, and compared with its CRC-32C on the way.
 //
-// What is wanted is asked for first and read by Run, which goes through the files in the order of
+// A caller asks for ranges first; Run reads them, and goes through the files in the order of
 // the manifest. Ranks of one host that want the same blocks therefore find them in the page cache.
 // Besides what is asked for it takes memory for kReaders blocks. Used by one thread.
 #pragma once

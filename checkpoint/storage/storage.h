@@ -114,6 +114,13 @@ class Storage {
   // that is not.
   virtual bool may_hold_copies() const { return false; }
 
+  // Where the file lies on another machine that reaches `to` itself: has it copied straight there,
+  // as a new file, and gives the checksums of what was copied. No value: the caller copies it.
+  virtual absl::StatusOr<std::optional<FileChecksum>> SendFile(const std::string& /*path*/,
+                                                               Access /*access*/, Storage& /*to*/) {
+    return std::optional<FileChecksum>();
+  }
+
   // Machines whose disks hold the files, so that several can be read at once.
   virtual size_t hosts() const { return 1; }
   // Bytes that this process may still write; none: unknown, or without a limit.

@@ -21,6 +21,8 @@ constexpr char kAbout[] =
     "  --set finetune.method=full  Train all weights.\n"
     "  --set finetune.export_merged=false\n"
     "                              Write the adapters alone, without the merged model.\n"
+    "  --set finetune.out=FOLDER   Write the tuned model there. Default: in the run\n"
+    "                              directory.\n"
     "The result goes to RUN_DIR/export: model/ with full; adapter/ (in PEFT's format)\n"
     "and merged/ with lora. docs/MODELS.md has the details.\n";
 
@@ -28,8 +30,9 @@ enum class Method { kFull, kLora };
 
 struct FinetuneOptions {
   Method method = Method::kLora;
-  LoraOptions lora;
+  dtrain::LoraOptions lora;
   bool export_merged = true;  // Beside the adapters.
+  std::string out;            // Folder of the whole model; "": below the run directory.
 
   static absl::StatusOr<FinetuneOptions> FromJson(const dtrain::Json& json, bool gpt2) {
     FinetuneOptions options;
@@ -37,7 +40,18 @@ struct FinetuneOptions {
     reader.Choice("method", {{"full", Method::kFull}, {"lora", Method::kLora}}, options.method);
     const dtrain::Json lora = reader.Take("lora");
     reader.Boolean("export_merged", options.export_merged);
+    const dtrain::Json out = reader.Take("out");
     DT_RETURN_IF_ERROR(reader.Finish());
+    if (!out.is_null() && (!out.is_string() || out.get<std::string>().empty())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("finetune.out is ", out.dump(), "; allowed: a path"));
+    }
+    options.out = out.is_null() ? "" : out.get<std::string>();
+    if (!options.out.empty() && !options.export_merged) {
+      return absl::InvalidArgumentError(
+          "finetune.out is the folder of the merged model, but finetune.export_merged is false; "
+          "remove one of the two");
+    }
     if (options.method == Method::kFull && !options.export_merged) {
       return absl::InvalidArgumentError(
           "finetune.export_merged is false with finetune.method \"full\", which has no adapters; "
@@ -49,7 +63,7 @@ struct FinetuneOptions {
     }
     DT_ASSIGN_OR_RETURN(
         options.lora,
-        LoraOptions::FromJson(lora.is_null() ? dtrain::Json::object() : lora, "finetune.lora"));
+        ReadLoraOptions(lora.is_null() ? dtrain::Json::object() : lora, "finetune.lora"));
     if (options.lora.target_modules.empty()) {
       options.lora.target_modules =
           gpt2 ? std::vector<std::string>{"c_attn"} : std::vector<std::string>{"q_proj", "v_proj"};
@@ -95,7 +109,7 @@ dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetu
   options.flops_per_sample = model.FlopsPerToken(config.sequence_length(), has_documents);
   if (run.lora()) {
     options.flops_per_sample = LoraFlops(model, options.flops_per_sample);
-    options.public_name = PeftName;
+    options.public_name = dtrain::PeftName;
     options.store_frozen = false;  // The base folder has them.
   } else {
     options.model_config = run.source.options.ToHuggingFace(config.precision());
@@ -107,13 +121,16 @@ dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetu
 absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, const Finetune& run) {
   const std::string folder = job.run_dir() + "/export";
   DT_ASSIGN_OR_RETURN(const auto tokenizer, dtrain::ReadTokenizerFiles(run.source.pretrained));
+  const std::string& out = run.options.out;
   if (!run.lora()) {
-    DT_RETURN_IF_ERROR(dtrain::ExportModel(job, engine, folder + "/model", {.files = tokenizer}));
-    job.metrics().Print(absl::StrFormat("fine-tuned model: %s/model", folder));
+    const std::string whole = out.empty() ? folder + "/model" : out;
+    DT_RETURN_IF_ERROR(dtrain::ExportModel(job, engine, whole, {.files = tokenizer}));
+    job.metrics().Print(absl::StrFormat("fine-tuned model: %s", whole));
     return absl::OkStatus();
   }
   const std::string config =
-      AdapterConfig(run.options.lora, run.adapted, run.source.options, run.source.pretrained);
+      dtrain::AdapterConfig(run.options.lora, run.adapted, run.source.pretrained,
+                            /*transposed=*/run.source.options.is_gpt2());
   DT_RETURN_IF_ERROR(dtrain::ExportModel(
       job, engine, folder + "/adapter",
       {.files = {{"adapter_config.json", config}}, .weights = "adapter_model"}));
@@ -121,8 +138,9 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
   if (!run.options.export_merged) {
     return absl::OkStatus();
   }
-  DT_RETURN_IF_ERROR(ExportMerged(job, engine, model, tokenizer, folder + "/merged"));
-  job.metrics().Print(absl::StrFormat("merged model: %s/merged", folder));
+  const std::string merged = out.empty() ? folder + "/merged" : out;
+  DT_RETURN_IF_ERROR(ExportMergedGpt(job, engine, model, tokenizer, merged));
+  job.metrics().Print(absl::StrFormat("merged model: %s", merged));
   return absl::OkStatus();
 }
 
@@ -156,7 +174,7 @@ absl::Status Train(dtrain::Job& job) {
   }
   DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, run.source));
   if (run.lora()) {
-    DT_ASSIGN_OR_RETURN(run.adapted, AddLora(*model, run.options.lora));
+    DT_ASSIGN_OR_RETURN(run.adapted, dtrain::AddLora(*model, run.options.lora, "finetune.lora"));
   }
   const dtrain::TokenLoaderOptions ids{.vocabulary = run.source.options.vocab_size};
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));

@@ -157,3 +157,13 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
                                   : AttendOneByOne(q, k, v, call);
   return attended.reshape({batch, sequence, width});
 }
+
+at::Tensor AttentionOfLast(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values) {
+  const int64_t batch = q.size(0);
+  const int64_t heads = q.size(2);
+  const int64_t head_dim = q.size(3);
+  // The query heads that share a key head stand where tokens would, so that no key is repeated.
+  const at::Tensor grouped = q.reshape({batch, keys.size(1), heads / keys.size(1), head_dim});
+  return at::scaled_dot_product_attention(grouped, keys, values)
+      .reshape({batch, 1, heads * head_dim});
+}

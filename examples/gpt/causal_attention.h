@@ -34,3 +34,8 @@ struct AttentionCall {
 // REQUIRES: heads is a multiple of kv_heads; the lengths add up to batch * sequence.
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const AttentionCall& call);
+
+// The attention of the last token of each row to all of them: q [batch, 1, heads, head_dim], keys
+// and values [batch, kv_heads, tokens, head_dim] -> [batch, 1, heads * head_dim]. LibTorch chooses
+// the kernel. REQUIRES: heads is a multiple of kv_heads.
+at::Tensor AttentionOfLast(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values);

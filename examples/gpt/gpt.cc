@@ -61,12 +61,35 @@ std::shared_ptr<const SequenceContext> BackboneImpl::MakeContext(const at::Tenso
   return context;
 }
 
-at::Tensor BackboneImpl::forward(const at::Tensor& tokens, const at::Tensor& positions,
-                                 std::vector<int64_t> document_lengths) {
-  TORCH_CHECK(tokens.size(1) <= options_.max_position_embeddings, "a sequence of ", tokens.size(1),
+void BackboneImpl::CheckPositions(int64_t positions) const {
+  TORCH_CHECK(positions <= options_.max_position_embeddings, "a sequence of ", positions,
               " tokens is longer than the model's ", options_.max_position_embeddings,
               " positions (max_position_embeddings)");
-  const auto context = MakeContext(tokens, positions, std::move(document_lengths));
+}
+
+at::Tensor BackboneImpl::forward(const at::Tensor& tokens, const at::Tensor& positions,
+                                 std::vector<int64_t> document_lengths) {
+  CheckPositions(tokens.size(1));
+  return Pass(tokens, positions, MakeContext(tokens, positions, std::move(document_lengths)));
+}
+
+at::Tensor BackboneImpl::Continue(const at::Tensor& tokens, KeyValueCache& cache) {
+  const int64_t begin = cache.length();
+  const int64_t end = begin + tokens.size(1);
+  TORCH_CHECK(begin == 0 || tokens.size(1) == 1, tokens.size(1),
+              " tokens follow those of a cache; allowed: 1");
+  CheckPositions(end);
+  auto context = std::make_shared<SequenceContext>();
+  context->cache = &cache;
+  context->positions = at::arange(begin, end, tokens.options()).expand(tokens.sizes()).contiguous();
+  if (rotary_ != nullptr) {
+    context->rotary = rotary_->UpTo(end, tokens.device());
+  }
+  return Pass(tokens, context->positions, context);
+}
+
+at::Tensor BackboneImpl::Pass(const at::Tensor& tokens, const at::Tensor& positions,
+                              const std::shared_ptr<const SequenceContext>& context) {
   at::Tensor h = tokens_(tokens);
   if (!positions_.is_empty()) {
     h = h +
@@ -109,6 +132,11 @@ void GptImpl::InitialiseWeights() {
     at::Tensor weight = item.value();
     weight.normal_(0.0, options_.initializer_range * (residual ? residual_scale : 1.0));
   }
+}
+
+at::Tensor GptImpl::Next(const at::Tensor& tokens, KeyValueCache& cache) {
+  const at::Tensor h = model_->Continue(tokens, cache).select(1, tokens.size(1) - 1);
+  return lm_head_.is_empty() ? at::linear(h, model_->embedding()) : lm_head_(h);
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& tokens, const at::Tensor& positions) {

@@ -36,12 +36,19 @@ class BackboneImpl : public torch::nn::Module {
   // `document_lengths` as dtrain::Batch has them.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions,
                      std::vector<int64_t> document_lengths);
+  // The same of tokens that follow those of the cache, as GptImpl::Next has it.
+  at::Tensor Continue(const at::Tensor& tokens, KeyValueCache& cache);
   const at::Tensor& embedding() const { return tokens_->weight(); }
 
  private:
   std::shared_ptr<const SequenceContext> MakeContext(const at::Tensor& tokens,
                                                      const at::Tensor& positions,
                                                      std::vector<int64_t> lengths);
+  // Throws when there are more positions than the model has.
+  void CheckPositions(int64_t positions) const;
+  // `positions` as those of forward.
+  at::Tensor Pass(const at::Tensor& tokens, const at::Tensor& positions,
+                  const std::shared_ptr<const SequenceContext>& context);
 
   const GptOptions options_;
   Table tokens_{nullptr};
@@ -62,6 +69,9 @@ class GptImpl : public torch::nn::Module {
   // `positions` of the same shape, 0 where a document starts; attention stays inside a document.
   // Throws when the sequence is longer than max_position_embeddings.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& positions = {});
+  // The logits [batch, vocab] of what follows the last of `tokens` [batch, n], which follow those
+  // of the cache; they are added to it. REQUIRES: n is 1 unless the cache is empty.
+  at::Tensor Next(const at::Tensor& tokens, KeyValueCache& cache);
   // Cross-entropy of the targets in nats, summed over the tokens that have one, with their number.
   // targets [batch, sequence]: the next token of each, or kIgnoredTarget if there is none. The
   // number of targets and the documents' lengths are those of dtrain::Batch.

@@ -13,19 +13,6 @@ namespace ops = dtrain::ops;
 
 namespace {
 
-// A module that holds one parameter "weight", so that its name has one more part.
-class WeightHolder : public torch::nn::Module {
- public:
-  explicit WeightHolder(at::Tensor values) {
-    weight = register_parameter("weight", std::move(values));
-  }
-  at::Tensor weight;
-};
-
-const at::Tensor& WeightOf(const std::shared_ptr<torch::nn::Module>& holder) {
-  return static_cast<const WeightHolder&>(*holder).weight;
-}
-
 at::Tensor Drop(const at::Tensor& x, double share, bool training) {
   return share > 0 ? ops::Dropout(x, share, training) : x;
 }
@@ -81,30 +68,7 @@ at::Tensor ProjectionImpl::forward(const at::Tensor& x) {
       options_.transposed && !options_.fp8.enabled
           ? ops::TransposedLinear(x, weight_, bias_)
           : ops::Fp8Linear(x, options_.transposed ? weight_.t() : weight_, bias_, options_.fp8);
-  if (lora_a_ == nullptr) {
-    return y;
-  }
-  const at::Tensor inner = at::linear(Drop(x, lora_dropout_, is_training()), WeightOf(lora_a_));
-  return y + at::linear(inner, WeightOf(lora_b_)) * lora_scale_;
-}
-
-void ProjectionImpl::AddLowRank(int64_t rank, double scale, double dropout) {
-  const double bound = 1.0 / std::sqrt(static_cast<double>(options_.in));
-  lora_a_ = register_module("lora_A", std::make_shared<WeightHolder>(
-                                          at::empty({rank, options_.in}).uniform_(-bound, bound)));
-  lora_b_ =
-      register_module("lora_B", std::make_shared<WeightHolder>(at::zeros({options_.out, rank})));
-  lora_scale_ = scale;
-  lora_dropout_ = dropout;
-}
-
-at::Tensor ProjectionImpl::LowRankWeight() const {
-  if (lora_a_ == nullptr) {
-    return {};
-  }
-  const at::Tensor product =
-      at::matmul(WeightOf(lora_b_).to(at::kFloat), WeightOf(lora_a_).to(at::kFloat)) * lora_scale_;
-  return options_.transposed ? product.t() : product;
+  return has_low_rank() ? y + LowRank(x, is_training()) : y;
 }
 
 AttentionImpl::AttentionImpl(const GptOptions& options) : options_(options) {
@@ -158,6 +122,13 @@ ops::Qkv AttentionImpl::Heads(const at::Tensor& x, const SequenceContext& contex
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x, const SequenceContext& context) {
   const auto [q, k, v] = Heads(x, context);
+  if (context.cache != nullptr) {
+    const bool is_first = context.cache->length() == 0;
+    const KeysAndValues all = context.cache->Append(k, v);
+    if (!is_first) {
+      return output_(AttentionOfLast(q, all.keys, all.values));
+    }
+  }
   return output_(CausalAttention(q, k, v,
                                  {.backend = options_.attention_backend,
                                   .dropout = is_training() ? options_.attention_dropout : 0.0,

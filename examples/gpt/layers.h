@@ -8,8 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "dtrain/lora.h"
 #include "dtrain/ops.h"
 #include "gpt/gpt_options.h"
+#include "gpt/key_value_cache.h"
 #include "gpt/rotary.h"
 
 // Values that all layers of one forward pass share.
@@ -18,6 +20,9 @@ struct SequenceContext {
   at::Tensor positions;                   // [batch, sequence] of packed documents, else undefined.
   std::vector<int64_t> document_lengths;  // AttentionCall's.
   at::Tensor document_offsets;            // AttentionCall's; undefined on the host.
+  // Where tokens follow those of earlier passes: keys and values of all of them. Then there are no
+  // documents, and it is empty before the pass or the pass has one token a row.
+  KeyValueCache* cache = nullptr;
 };
 
 // The residual stream between layers, as two tensors [batch, sequence, hidden] whose sum it is. The
@@ -51,35 +56,27 @@ struct ProjectionOptions {
 };
 
 // y = x W + b. A low-rank correction can be added to it (LoRA, Hu et al. 2021).
-class ProjectionImpl : public torch::nn::Module {
+class ProjectionImpl : public torch::nn::Module, public dtrain::LowRankLayer {
  public:
   explicit ProjectionImpl(const ProjectionOptions& options);
   // x [..., in] -> [..., out].
   at::Tensor forward(const at::Tensor& x);
 
-  // From now on y += scale * B A dropped(x): A [rank, in] random (He et al.'s uniform, as PEFT), B
-  // [out, rank] zero, as parameters lora_A.weight and lora_B.weight.
-  void AddLowRank(int64_t rank, double scale, double dropout);
-  // scale * B A in the weight's layout; undefined without a correction.
-  at::Tensor LowRankWeight() const;
-
+  Shape low_rank_shape() const override { return {options_.in, options_.out, options_.transposed}; }
   const ProjectionOptions& options() const { return options_; }
   const at::Tensor& weight() const { return weight_; }
   const at::Tensor& bias() const { return bias_; }  // Undefined without one.
   // Whether y = x W^T + b and nothing else: no correction, not transposed.
-  bool is_linear() const { return !options_.transposed && lora_a_ == nullptr; }
+  bool is_linear() const { return !options_.transposed && !has_low_rank(); }
   // Whether y = x W + b and nothing else: no correction, and the products not of FP8.
   bool is_transposed() const {
-    return options_.transposed && lora_a_ == nullptr && !options_.fp8.enabled;
+    return options_.transposed && !has_low_rank() && !options_.fp8.enabled;
   }
 
  private:
   ProjectionOptions options_;
   at::Tensor weight_;
   at::Tensor bias_;
-  std::shared_ptr<torch::nn::Module> lora_a_, lora_b_;  // Holders of one "weight" each.
-  double lora_scale_ = 0;
-  double lora_dropout_ = 0;
 };
 TORCH_MODULE(Projection);
 

@@ -1,6 +1,9 @@
 #include "gpt/model_source.h"
 
+#include <ATen/ATen.h>
+
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -115,22 +118,57 @@ absl::Status UntieIfHeadDiffers(bool is_override, ModelSource& source) {
   return absl::OkStatus();
 }
 
-absl::Status Load(const dtrain::Job& job, GptImpl& model, const std::string& folder) {
-  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
-  const GptOptions& options = model.options();
-  const FileNames names(*files, options);
+// How the files name the model's tensors.
+dtrain::LoadModelOptions LoadOptionsFor(const dtrain::ModelFiles& files,
+                                        const GptOptions& options) {
+  const FileNames names(files, options);
   // A tied pair may be stored by either name.
-  const bool by_head = options.tie_word_embeddings && !files->Contains(names.embedding);
+  const bool by_head =
+      options.tie_word_embeddings && !files.Contains(names.embedding) && files.Contains(kHead);
   dtrain::LoadModelOptions load;
-  load.public_name = [&](const std::string& name) -> std::string {
-    if (by_head && name == names.module_embedding && files->Contains(kHead)) {
+  load.public_name = [names, by_head](const std::string& name) -> std::string {
+    if (by_head && name == names.module_embedding) {
       return kHead;
     }
     const bool is_shorter = names.is_bare && absl::StartsWith(name, names.prefix);
     return is_shorter ? name.substr(names.prefix.size()) : name;
   };
-  load.ignore = [&](const std::string& name) { return SaysNothing(name, options); };
-  return dtrain::LoadModel(job, model, *files, load);
+  load.ignore = [options](const std::string& name) { return SaysNothing(name, options); };
+  return load;
+}
+
+absl::Status Load(const dtrain::Job& job, GptImpl& model, const std::string& folder) {
+  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
+  return dtrain::LoadModel(job, model, *files, LoadOptionsFor(*files, model.options()));
+}
+
+absl::Status CheckModelType(const Json& config, const std::string& path) {
+  if (!config.is_object() || !config.contains("model_type")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has no \"model_type\"; allowed: a config.json of Hugging Face"));
+  }
+  return absl::OkStatus();
+}
+
+// Gives all parameters of `model` places of `type` in one tensor, in the reverse order of their
+// registration, matrices first: the layers that ops::MergedLinear merges are neighbours then.
+void LayFlat(GptImpl& model, at::ScalarType type) {
+  std::vector<at::Tensor> matrices;
+  std::vector<at::Tensor> vectors;
+  int64_t elements = 0;
+  for (const at::Tensor& parameter : model.parameters()) {
+    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+    elements += parameter.numel();
+  }
+  const at::Tensor flat = at::empty({elements}, at::TensorOptions(type));
+  int64_t begin = 0;
+  for (std::vector<at::Tensor>* const group : {&matrices, &vectors}) {
+    for (auto parameter = group->rbegin(); parameter != group->rend(); ++parameter) {
+      parameter->set_requires_grad(false);
+      parameter->set_data(flat.narrow(0, begin, parameter->numel()).view(parameter->sizes()));
+      begin += parameter->numel();
+    }
+  }
 }
 
 }  // namespace
@@ -149,10 +187,7 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config) {
   Json merged = Json::object();
   if (!path.empty()) {
     DT_ASSIGN_OR_RETURN(merged, dtrain::ReadModelConfig(path));
-    if (!merged.is_object() || !merged.contains("model_type")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " has no \"model_type\"; allowed: a config.json of Hugging Face"));
-    }
+    DT_RETURN_IF_ERROR(CheckModelType(merged, path));
     DT_ASSIGN_OR_RETURN(merged, WithRopeOf(given, std::move(merged), path));
   }
   for (const auto& [key, value] : given.items()) {
@@ -192,6 +227,24 @@ absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source) {
     }
     DT_RETURN_IF_ERROR(Load(job, *model, source.pretrained));
   }
+  return model;
+}
+
+absl::StatusOr<Gpt> ReadModelFolder(const std::string& folder, at::ScalarType type) {
+  DT_ASSIGN_OR_RETURN(const Json config, dtrain::ReadModelConfig(folder));
+  DT_RETURN_IF_ERROR(CheckModelType(config, folder));
+  ModelSource source;
+  source.pretrained = folder;
+  DT_ASSIGN_OR_RETURN(source.options, GptOptions::FromJson(config, folder));
+  source.options.random_weights = false;
+  if (source.options.tie_word_embeddings) {
+    DT_RETURN_IF_ERROR(UntieIfHeadDiffers(/*is_override=*/false, source));
+  }
+  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
+  Gpt model(source.options);
+  model->eval();
+  LayFlat(*model, type);
+  DT_RETURN_IF_ERROR(dtrain::LoadModel(*model, *files, LoadOptionsFor(*files, model->options())));
   return model;
 }
 

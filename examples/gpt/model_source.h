@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "c10/core/ScalarType.h"
 #include "gpt/gpt.h"
 
 struct ModelSource {
@@ -28,6 +29,11 @@ absl::StatusOr<ModelSource> ReadModelSource(const dtrain::Config& config);
 // Makes the model, and reads its weights if it is pretrained. To be called before Engine::Create,
 // like dtrain::LoadModel. At ZeRO stage 3 the model may be larger than memory.
 absl::StatusOr<Gpt> MakeModel(dtrain::Job& job, const ModelSource& source);
+
+// The model of a Hugging Face folder, to be read from alone: in eval mode, without gradients, its
+// weights of `type` in one piece of memory. For a program that is no rank of a job. A head that
+// config.json ties and the files hold apart is as ReadModelSource has it.
+absl::StatusOr<Gpt> ReadModelFolder(const std::string& folder, at::ScalarType type);
 
 // Compares the vocabulary that token files state, if they do, with the model's. InvalidArgument,
 // with both sizes, if the files have more ids. Far fewer than the weights of a published model are

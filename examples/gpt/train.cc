@@ -1,9 +1,10 @@
 // Trains the example's GPT on token files: `dtrain-gpt CONFIG.json`.
 #include <dtrain/dtrain.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "generate/sample.h"
 #include "gpt/model_source.h"
-#include "gpt/sample.h"
 
 namespace {
 
@@ -15,22 +16,27 @@ constexpr char kAbout[] =
     "  --set model.pretrained=FOLDER  Shape and weights of a Hugging Face folder.\n"
     "  --set model.hidden_size=N ...  A Llama of the shape that you give.\n"
     "  --set data.document_token=0    Keep attention inside each document of a sample.\n"
+    "  --set sample.tokenizer=FOLDER  Tokenizer of the text that is shown at the end.\n"
+    "                                 Default: the one in model.pretrained.\n"
     "docs/MODELS.md explains them.\n";
 
-absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model) {
-  const dtrain::Json& user = job.config().user("sample");
-  const SampleOptions options{.prompt = user.value("prompt", std::string("#include <")),
-                              .bytes = user.value("bytes", int64_t{300})};
-  if (options.bytes <= 0 || model.options().vocab_size != 256) {
-    return absl::OkStatus();  // Only bytes are text.
+// A sample that cannot be made is no reason to fail a training that is done.
+absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,
+                        const SampleOptions& options) {
+  if (!ShowsText(model.options(), options)) {
+    return absl::OkStatus();  // At stage 3 weights would be gathered for nothing.
   }
-  std::string text;
+  absl::StatusOr<std::string> text = std::string();
   DT_RETURN_IF_ERROR(engine.WithParameters([&] {
     if (job.rank() == 0) {
-      text = Printable(Sample(model, options));
+      text = SampleText(model, options);
     }
   }));
-  job.metrics().Print(absl::StrFormat("\nsampled text:\n%s\n", text));
+  if (!text.ok()) {
+    job.metrics().Print(absl::StrCat("no text is sampled: ", text.status().message()));
+  } else {
+    job.metrics().Print(absl::StrFormat("\nsampled text:\n%s\n", *text));
+  }
   return absl::OkStatus();
 }
 
@@ -43,6 +49,8 @@ absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
   DT_ASSIGN_OR_RETURN(const ModelSource source, ReadModelSource(config));
   const GptOptions& options = source.options;
+  DT_ASSIGN_OR_RETURN(const SampleOptions sample,
+                      SampleOptions::FromJson(config.user("sample"), source.pretrained));
   DT_RETURN_IF_ERROR(
       dtrain::CheckModelFits(job, options.ToHuggingFace(config.precision())));  // Not killed later.
   DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, source));
@@ -70,7 +78,7 @@ absl::Status Train(dtrain::Job& job) {
     DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
   }
   DT_RETURN_IF_ERROR(checkpoints->Finish());
-  DT_RETURN_IF_ERROR(ShowSample(job, *engine, *model));
+  DT_RETURN_IF_ERROR(ShowSample(job, *engine, *model, sample));
   job.metrics().Print(absl::StrFormat(
       "run directory: %s\ntry next:\n"
       "  --set train_steps=%d      train on from here (the same command resumes)\n"

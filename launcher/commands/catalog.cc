@@ -12,7 +12,7 @@
 namespace dtrain::launcher {
 namespace {
 
-enum class Section { kTrain, kPrepare, kRun, kMachine, kPrograms, kOther };
+enum class Section { kTrain, kUse, kPrepare, kRun, kMachine, kPrograms, kOther };
 
 struct Known {
   Section section;
@@ -25,6 +25,9 @@ constexpr std::array kKnown = {
     Known{Section::kTrain, "train", "train the default GPT on 2 ranks of this machine", true},
     Known{Section::kTrain, "launch", "start a program as N ranks, on this node or on several",
           true},
+    Known{Section::kTrain, "finetune", "tune a model folder on JSONL; leaves a model folder", true},
+    Known{Section::kUse, "generate", "write text with a model folder", false},
+    Known{Section::kUse, "eval", "print the loss of a model folder on a corpus", false},
     Known{Section::kPrepare, "data", "write token files from text, and show what is in them",
           false},
     Known{Section::kPrepare, "config", "check a configuration; print schema and reference pages",
@@ -57,8 +60,6 @@ constexpr std::array kKnown = {
     Known{Section::kMachine, "bench mfu",
           "train on random tokens; print the FLOPs utilization (MFU)", false},
     Known{Section::kPrograms, "gpt", "train a GPT, Llama or Qwen on token files", false},
-    Known{Section::kPrograms, "finetune", "fine-tune a pretrained model, whole or with LoRA",
-          false},
     Known{Section::kPrograms, "minimal", "train a small model: the shortest program with dtrain",
           false},
 };
@@ -69,6 +70,8 @@ const char* TitleOf(Section section) {
   switch (section) {
     case Section::kTrain:
       return "Train";
+    case Section::kUse:
+      return "Use a trained model";
     case Section::kPrepare:
       return "Prepare";
     case Section::kRun:
@@ -157,7 +160,7 @@ std::string OverviewText(const std::vector<std::string>& siblings) {
       "Trains models on many ranks in native C++: starts jobs, watches them and shows\n"
       "their results.\n";
   const std::vector<CommandEntry> commands = AllCommands(siblings);
-  for (const Section section : {Section::kTrain, Section::kPrepare, Section::kRun,
+  for (const Section section : {Section::kTrain, Section::kUse, Section::kPrepare, Section::kRun,
                                 Section::kMachine, Section::kPrograms, Section::kOther}) {
     std::string rows;
     for (const CommandEntry& command : commands) {

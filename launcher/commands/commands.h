@@ -39,6 +39,9 @@ int LogsCommand(const std::vector<std::string>& arguments);
 // `dtrain trace merge`: merges all ranks' flight records into one timeline.
 int TraceCommand(const std::vector<std::string>& arguments);
 
+// `dtrain finetune`: from a model folder and JSONL to a tuned model folder; with a configuration,
+// the program dtrain-finetune.
+int FinetuneCommand(const std::vector<std::string>& arguments, const Environment& environment);
 // `dtrain train`: makes a corpus if there is none and trains the default GPT on 2 ranks.
 int TrainCommand(const std::vector<std::string>& arguments, const Environment& environment);
 

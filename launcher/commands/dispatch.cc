@@ -17,6 +17,7 @@
 #include "launcher/commands/commands.h"
 #include "launcher/hosts/node_agent.h"
 #include "launcher/launch.h"
+#include "launcher/nodes/coordinator_process.h"
 #include "launcher/ranks/spawn.h"
 #include "launcher/topology/commands.h"
 
@@ -33,8 +34,10 @@ struct Subcommand {
 const std::vector<Subcommand>& Subcommands() {
   static const std::vector<Subcommand> all = {
       {"train", TrainCommand},
+      {"finetune", FinetuneCommand},
       {"launch", LaunchCommand},
       {"node-agent", NodeAgentCommand},
+      {"coordinator", [](const Arguments&, const Environment&) { return CoordinatorCommand(); }},
       {"completion", [](const Arguments& a, const Environment&) { return CompletionCommand(a); }},
       {"complete", CompleteCommand},
       {"man-pages", ManPagesCommand},

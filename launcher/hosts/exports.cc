@@ -19,8 +19,9 @@ namespace {
 constexpr std::array kPrefixes = {"NCCL_", "DTRAIN_", "OMP_", "UCX_"};
 // A launcher sets these for one rank on one host.
 constexpr std::array kOfOneRank = {
-    env::kRunId,     env::kRunDir,      env::kAttempt, env::kStore,  env::kTokenFd,
-    env::kTokenFile, env::kAgentSocket, env::kHost,    env::kNodeId, env::kRdmaDevice,
+    env::kRunId,   env::kRunDir,     env::kAttempt,     env::kStore,
+    env::kTokenFd, env::kTokenFile,  env::kAgentSocket, env::kHost,
+    env::kNodeId,  env::kRdmaDevice, env::kReuse,
 };
 constexpr size_t kFileBytesMax = 1U << 20;
 

@@ -1,5 +1,6 @@
-// The coordinator of an elastic job, on node 0: serves the lobby, hears of its agents, and carries
-// out what ElasticJob decides.
+// The coordinator of an elastic job, on node 0: serves the lobby, hears of its agents, and
+// publishes what CoordinatorState decides. One that follows another of the same job adopts its
+// attempt. One that cannot go on tells every agent why.
 //
 // Owns the lobby's store and a thread. Thread-safe.
 #pragma once
@@ -7,7 +8,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -16,10 +16,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "comm/net/job_key.h"
 #include "comm/net/store_client.h"
 #include "comm/net/store_server.h"
-#include "launcher/nodes/elastic_job.h"
+#include "launcher/nodes/coordinator_state.h"
 #include "launcher/nodes/lobby.h"
 
 namespace dtrain::launcher {
@@ -31,32 +32,29 @@ struct CoordinatorOptions {
   // An agent of which nothing is heard for so long is lost. Time in which the coordinator itself
   // did not run is not counted.
   absl::Duration silence = absl::Milliseconds(900);
+  // How long its end waits for the agents to have read the last order and to be gone.
+  absl::Duration farewell = absl::Seconds(2);
+  Clock& clock = Clock::Real();  // For its term.
 };
 
 class Coordinator {
  public:
   static absl::StatusOr<std::unique_ptr<Coordinator>> Start(const CoordinatorOptions& options);
-  // Waits until the agents have read the last order and are gone, 2 s at most.
+  // Waits until the agents have read the last order and are gone, options.farewell at most.
   ~Coordinator();
 
   const comm::Endpoint& endpoint() const { return server_->endpoint(); }
 
  private:
-  struct Agent {
-    std::string name;
-    absl::Duration silent = absl::ZeroDuration();
-  };
-
   explicit Coordinator(const CoordinatorOptions& options);
+  absl::StatusOr<std::unique_ptr<comm::StoreClient>> Connect() const;
   void Run();
+  void GiveUp(const absl::Status& why);
   absl::Status ReadMessage(int64_t& next);
-  void Handle(const LobbyMessage& message, int64_t now);
-  void Drain(const LobbyMessage& message, int64_t now);
   void TakeLosses(int64_t now, absl::Duration passed);
   absl::Status Publish();
-  absl::Status Send(const LobbyOrder& order);
-  LobbyOrder OrderOf(const ElasticAction& action) const;
-  int IdOf(const std::string& name) const;
+  absl::Status Send(const LobbyOrder& order) { return SendBy(*store_, order); }
+  absl::Status SendBy(comm::StoreClient& store, const LobbyOrder& order);
 
   const CoordinatorOptions options_;
   std::mutex mutex_;
@@ -65,10 +63,7 @@ class Coordinator {
   std::unique_ptr<comm::StoreServer> server_;
   std::unique_ptr<comm::StoreClient> store_;
   // Used by the thread alone.
-  ElasticJob job_;
-  std::map<int, Agent> agents_;       // By id.
-  std::map<int, ElasticNode> nodes_;  // By id.
-  int next_id_ = 0;
+  CoordinatorState state_;
   int64_t next_order_ = 1;
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -5,9 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "launcher/restart.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -18,16 +16,13 @@ int CodeOfStop(int signal) { return signal == SIGINT ? kExitInterrupted : kExitT
 
 }  // namespace
 
-bool StopsJob(int signal, int number) {
-  return number == 0 || (signal != SIGTERM && signal != SIGUSR1);
-}
-
 std::string ElasticNode::Name() const { return absl::StrFormat("node %d (host %s)", number, host); }
 
 ElasticJob::ElasticJob(const ElasticOptions& options, int64_t now_nanos)
     : options_(options),
       attempt_({.number = options.first_attempt - 1}),
-      gather_until_(Later(now_nanos, options.join_timeout)) {}
+      gather_until_(Later(now_nanos, options.join_timeout)),
+      start_at_(options.is_successor ? Later(now_nanos, options.adoption) : 0) {}
 
 std::vector<int> ElasticJob::world() const {
   return phase_ == Phase::kRunning || phase_ == Phase::kEnding ? attempt_.world
@@ -83,6 +78,7 @@ void ElasticJob::Join(int id, const ElasticNode& node, int64_t now_nanos) {
                         .why = "the job has ended"});
     return;
   }
+  LoseAwaited(node.number, "its agent was started again", now_nanos);
   for (const auto& [other, member] : members_) {
     if (member.node.number == node.number) {
       actions_.push_back(
@@ -116,7 +112,7 @@ void ElasticJob::Lose(int id, const std::string& why, int64_t now_nanos) {
     return;
   }
   attempt_.lost.push_back(name);
-  if (is_first) {
+  if (is_first && id >= 0) {  // With a negative id it is lost to a coordinator that lives.
     End(kExitTemporary, absl::StrFormat("%s is lost: %s", name, why));
     return;
   }
@@ -195,6 +191,9 @@ void ElasticJob::Tick(int64_t now_nanos) {
       return;
     case Phase::kRunning:
     case Phase::kEnding:
+      if (now_nanos >= adoption_.until) {
+        LoseAwaited(kAnyNode, "its agent has not come back to the coordinator", now_nanos);
+      }
       if (now_nanos >= attempt_.reports_until) {
         LoseSilent(now_nanos);
       }
@@ -234,7 +233,9 @@ void ElasticJob::TryStart(int64_t now) {
 }
 
 void ElasticJob::Begin(std::vector<int> ids, const std::string& note, int64_t now) {
-  attempt_ = {.number = attempt_.number + 1, .world = std::move(ids)};
+  attempt_ = {.number = std::max(attempt_.number + 1, adoption_.attempt_min),
+              .world = std::move(ids)};
+  adoption_.is_open = false;
   for (auto& [id, member] : members_) {
     member.report.reset();
   }
@@ -244,7 +245,8 @@ void ElasticJob::Begin(std::vector<int> ids, const std::string& note, int64_t no
   actions_.push_back({.kind = ElasticAction::Kind::kStart,
                       .attempt = attempt_.number,
                       .nodes = attempt_.world,
-                      .why = why});
+                      .why = why,
+                      .failures = failures_});
   ParkSpares();
 }
 
@@ -283,7 +285,7 @@ void ElasticJob::GiveUpGathering() {
 void ElasticJob::TryGrow(int64_t now) {
   const bool has_spare = members_.size() > attempt_.world.size();
   const bool is_ending = attempt_.reports_until != kNever;
-  if (!has_spare || is_ending || now < grow_at_) {
+  if (!has_spare || is_ending || now < grow_at_ || adoption_.until != kNever) {
     return;
   }
   const WorldChoice choice = Choose(Preferred());
@@ -345,122 +347,6 @@ void ElasticJob::CheckOver(int64_t now) {
   if (!ids.empty() && (now >= attempt_.settled_at || !MayBeLoss())) {
     Conclude(now);
   }
-}
-
-// Whether the failures may come from a node of whose loss the news has not come yet.
-bool ElasticJob::MayBeLoss() const {
-  if (!attempt_.lost.empty() || phase_ == Phase::kEnding) {
-    return false;
-  }
-  const std::optional<RankEnd> cause = Cause();
-  return cause.has_value() ? MayBeVictim(*cause) : CodeOfAttempt() == kExitTemporary;
-}
-
-// The code of the first node whose ranks did not end with 0. One that says more than that a node
-// was lost or stopped goes before the others.
-int ElasticJob::CodeOfAttempt() const {
-  int code = kExitOk;
-  for (const int id : attempt_.world) {
-    const auto member = members_.find(id);
-    if (member == members_.end() || !member->second.report.has_value()) {
-      continue;
-    }
-    const int other = member->second.report->code;
-    code = code == kExitOk || (code == kExitTemporary && other != kExitOk) ? other : code;
-  }
-  return code;
-}
-
-// A signal that ended the attempt on a node, or 0. The orders of planned ends are signals too.
-int ElasticJob::SignalOfAttempt() const {
-  for (const auto& [id, member] : members_) {
-    if (member.report.has_value() && member.report->stop_signal != 0) {
-      return member.report->stop_signal;
-    }
-  }
-  return 0;
-}
-
-bool ElasticJob::JobWasStopped() const {
-  return stop_signal_ != 0 || std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-           const std::optional<NodeReport>& report = entry.second.report;
-           return report.has_value() && report->stopped_here &&
-                  StopsJob(report->stop_signal, entry.second.node.number);
-         });
-}
-
-std::optional<RankEnd> ElasticJob::Cause() const {
-  std::vector<RankEnd> ends;
-  for (const auto& [id, member] : members_) {
-    if (member.report.has_value() && member.report->cause.has_value()) {
-      ends.push_back(*member.report->cause);
-    }
-  }
-  const RankEnd* const cause = RootCause(ends, StopRequest{.signal = SignalOfAttempt()});
-  return cause == nullptr ? std::nullopt : std::optional<RankEnd>(*cause);
-}
-
-void ElasticJob::Conclude(int64_t now) {
-  const int code = CodeOfAttempt();
-  const bool was_stopped = JobWasStopped();
-  const std::optional<RankEnd> cause = Cause();
-  const bool has_failed = cause.has_value() && !MayBeVictim(*cause);
-  const bool is_planned =
-      (attempt_.is_planned || SignalOfAttempt() != 0) && attempt_.lost.empty() && !has_failed;
-  int64_t durable = failures_.durable_step;
-  for (auto& [id, member] : members_) {
-    if (member.report.has_value()) {
-      durable = std::max(durable, member.report->durable_step);
-      if (!was_stopped && member.report->stopped_here &&
-          !StopsJob(member.report->stop_signal, member.node.number)) {
-        member.leaving = true;
-        member.leave_code = kExitTerminated;
-        why_ = absl::StrCat(member.node.Name(), " was told to stop");
-      }
-    }
-  }
-  const bool has_progress = durable > failures_.durable_step;
-  failures_.durable_step = durable;
-  failures_.alike = has_progress ? 0 : failures_.alike;
-  if (code == kExitOk) {
-    End(kExitOk, "");
-  } else if (was_stopped) {
-    End(stop_signal_ == SIGINT ? static_cast<int>(kExitInterrupted) : code, "");
-  } else if (is_planned) {
-    WaitUntil(now, why_);
-  } else {
-    DecideRestart(cause, has_progress, now);
-  }
-  DismissLeavers();
-  TryStart(now);
-}
-
-void ElasticJob::DecideRestart(const std::optional<RankEnd>& cause, bool has_progress,
-                               int64_t now) {
-  RestartInput input;
-  input.node_lost = !attempt_.lost.empty();
-  input.cause = cause.value_or(RankEnd{.exit_code = CodeOfAttempt()});
-  const std::string failure = input.node_lost
-                                  ? absl::StrCat("lost: ", absl::StrJoin(attempt_.lost, ", "))
-                                  : DescribeEnd(input.cause);
-  if (!has_progress) {
-    failures_.alike = failure == failures_.last ? failures_.alike + 1 : 1;
-  }
-  failures_.last = failure;
-  input.restarts_max = options_.restarts_max;
-  input.restarts_used = failures_.restarts_used;
-  input.bug_restarts_used = failures_.bug_restarts_used;
-  input.without_progress = failures_.alike;
-  const RestartPlan plan = RestartDecision(input);
-  if (!plan.restart) {
-    const bool is_worth_saying = options_.restarts_max > 0 || input.node_lost;
-    End(plan.exit_code, is_worth_saying ? absl::StrCat("no restart: ", plan.reason) : "");
-    return;
-  }
-  failures_.bug_restarts_used += !input.node_lost && CodeOf(input.cause) == kExitBug ? 1 : 0;
-  failures_.restarts_used += input.node_lost ? 0 : 1;
-  WaitUntil(Later(now, plan.wait),
-            input.node_lost ? absl::StrCat(why_, "; ", plan.reason) : plan.reason);
 }
 
 void ElasticJob::WaitUntil(int64_t start, const std::string& why) {

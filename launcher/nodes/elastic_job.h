@@ -7,7 +7,9 @@
 //
 // One attempt exists at a time: the next begins when each node of the last has reported its end or
 // is lost. A lost node cannot disturb the next attempt, whose number its ranks do not have. The
-// node of number 0 has the coordinator and is always the first of the world. Not thread-safe.
+// node of number 0 has the coordinator and is always the first of the world. A coordinator that was
+// started again adopts the attempt that its agents tell it of, and the ranks train on meanwhile
+// (elastic_job_adopt.cc). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +43,10 @@ struct ElasticOptions {
   absl::Duration reports = absl::Seconds(10);
   absl::Duration stop_grace = absl::Minutes(5);
   absl::Duration exit_barrier = absl::Minutes(5);
+  // This coordinator follows another one of the same job, whose attempt may still run.
+  bool is_successor = false;
+  // How long a successor waits for the agents of that attempt.
+  absl::Duration adoption = absl::Seconds(10);
 };
 
 // A node that has come.
@@ -62,6 +68,23 @@ struct NodeReport {
   int64_t durable_step = -1;  // Node 0's count.
 };
 
+// What counts for restarts. Agents keep it for a coordinator that is started again.
+struct FailureCounts {
+  int64_t durable_step = -1;
+  std::string last;  // The cause of the last failure.
+  int alike = 0;     // Failures in a row by it without a new durable step.
+  int restarts_used = 0;
+  int bug_restarts_used = 0;
+};
+
+// The last attempt that an agent was told of, which it tells a coordinator that follows another.
+struct AttemptMemory {
+  int attempt = -1;
+  std::vector<ElasticNode> nodes = {};    // Its world, by node rank.
+  FailureCounts failures = {};            // When it began.
+  std::optional<NodeReport> report = {};  // How it has ended on the agent's node; none: it runs.
+};
+
 struct ElasticAction {
   enum class Kind {
     kStart,    // `nodes` begin `attempt`, in the order of their node ranks.
@@ -76,6 +99,7 @@ struct ElasticAction {
   bool save = false;
   int code = 0;
   std::string why = {};
+  FailureCounts failures = {};  // kStart.
 };
 
 class ElasticJob {
@@ -84,6 +108,8 @@ class ElasticJob {
 
   // Events. `id` is a number that was never used before; ids follow the order of arrival.
   void Join(int id, const ElasticNode& node, int64_t now_nanos);
+  // The same of an agent that another coordinator has led before.
+  void Adopt(int id, const ElasticNode& node, const AttemptMemory& memory, int64_t now_nanos);
   // The connection is gone, or nothing is heard.
   void Lose(int id, const std::string& why, int64_t now_nanos);
   // A node that has no ranks goes by itself.
@@ -97,7 +123,7 @@ class ElasticJob {
   // Time passes. To be called every 100 ms or so.
   void Tick(int64_t now_nanos);
 
-  // What is to be done, oldest first, once.
+  // Gives the actions that are to be done, the oldest first, and gives each of them once.
   std::vector<ElasticAction> TakeActions() { return std::exchange(actions_, {}); }
 
   // The nodes of the attempt that runs or is being ended, by node rank; none between attempts.
@@ -106,6 +132,7 @@ class ElasticJob {
  private:
   enum class Phase { kGathering, kRunning, kEnding, kWaiting, kEnded };
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  static constexpr int kAnyNode = -1;
   struct Member {
     ElasticNode node;
     bool is_parked = false;  // It knows that it is a spare.
@@ -123,12 +150,13 @@ class ElasticJob {
     int64_t reports_until = kNever;
     int64_t settled_at = kNever;
   };
-  struct Failures {
-    int64_t durable_step = -1;
-    std::string last;  // The cause of the last failure.
-    int alike = 0;     // Failures in a row by it without a new durable step.
-    int restarts_used = 0;
-    int bug_restarts_used = 0;
+  // Nodes of an adopted attempt whose agents have not come back yet, by negative ids that stand for
+  // theirs.
+  struct Adoption {
+    bool is_open = true;  // Until this coordinator begins an attempt of its own.
+    int64_t until = kNever;
+    int next_id = -1;
+    int attempt_min = 0;  // The next attempt has at least this number.
   };
 
   std::vector<int> Preferred(int without = -1) const;
@@ -136,6 +164,9 @@ class ElasticJob {
   void TryStart(int64_t now);
   void Begin(std::vector<int> ids, const std::string& note, int64_t now);
   void GiveUpGathering();
+  void GiveUp(int id);
+  void TakeOver(const AttemptMemory& memory, int64_t now);
+  void LoseAwaited(int number, const std::string& why, int64_t now);
   void TryGrow(int64_t now);
   void EndAttempt(bool save, const std::string& why, int64_t now);
   void LoseSilent(int64_t now);
@@ -158,14 +189,15 @@ class ElasticJob {
   std::vector<ElasticAction> actions_;
   Phase phase_ = Phase::kGathering;
   Attempt attempt_;  // The present or the last one.
-  Failures failures_;
+  FailureCounts failures_;
+  Adoption adoption_;
   std::string why_;      // Why the next attempt begins.
   int stop_signal_ = 0;  // The user stops the job.
   ElasticAction end_;    // Valid when ended.
   // Times at which something is due; kNever: nothing.
   int64_t gather_until_;
   int64_t last_call_until_ = kNever;
-  int64_t start_at_ = 0;
+  int64_t start_at_;
   int64_t grow_at_ = kNever;
 };
 

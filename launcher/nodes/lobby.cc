@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -37,43 +39,113 @@ absl::StatusOr<std::string> UniqueName(int number) {
 absl::StatusOr<std::unique_ptr<LobbyAgent>> LobbyAgent::Join(
     const LobbyJoin& join, const std::function<int()>& cancelled) {
   DT_ASSIGN_OR_RETURN(const std::string name, UniqueName(join.node.number));
-  const comm::Hello hello{.epoch = kLobbyEpoch,
-                          .role = comm::Hello::Role::kAgent,
-                          .id = join.node.number,
-                          .name = name};
-  DT_ASSIGN_OR_RETURN(auto store, ConnectToNodeZero(join.endpoint, join.key, hello,
-                                                    Deadline::After(join.timeout), cancelled));
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) {
     return ErrnoStatus(errno, "eventfd");
   }
+  std::unique_ptr<LobbyAgent> agent(new LobbyAgent(join, name, std::move(event)));
+  DT_RETURN_IF_ERROR(agent->Connect(Deadline::After(join.timeout), cancelled));
+  if (agent->term_ == join.memory.term) {
+    agent->inbox_.Forget();  // Its coordinator lives, and has given it up.
+  }
   DT_ASSIGN_OR_RETURN(const int64_t orders,
-                      store->Add("lobby/orders", 0, Deadline::After(kStoreCallTimeout)));
-  std::unique_ptr<LobbyAgent> agent(new LobbyAgent(std::move(store), name, std::move(event)));
+                      agent->store_->Add("lobby/orders", 0, Deadline::After(kStoreCallTimeout)));
+  agent->is_connected_ = true;
   agent->thread_ = std::thread([raw = agent.get(), orders] { raw->Run(orders + 1); });
-  DT_RETURN_IF_ERROR(agent->Post({.kind = LobbyMessage::Kind::kJoin, .node = join.node}));
+  DT_RETURN_IF_ERROR(agent->PostJoin());
   return agent;
 }
 
-LobbyAgent::LobbyAgent(std::unique_ptr<comm::StoreClient> store, std::string name, UniqueFd event)
-    : store_(std::move(store)), name_(std::move(name)), event_(std::move(event)) {}
+LobbyAgent::LobbyAgent(const LobbyJoin& join, std::string name, UniqueFd event)
+    : join_(join),
+      name_(std::move(name)),
+      event_(std::move(event)),
+      inbox_(name_, join.memory.attempt) {}
 
 LobbyAgent::~LobbyAgent() {
-  stop_ = true;
-  store_->Close();
+  if (!thread_.joinable()) {
+    return;  // It has not joined.
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    store_->Close();
+  }
   thread_.join();
+}
+
+std::shared_ptr<comm::StoreClient> LobbyAgent::store() const {
+  const std::lock_guard lock(mutex_);
+  return store_;
+}
+
+absl::Status LobbyAgent::Connect(Deadline deadline, const std::function<int()>& cancelled,
+                                 absl::Duration try_time) {
+  const comm::Hello hello{.epoch = kLobbyEpoch,
+                          .role = comm::Hello::Role::kAgent,
+                          .id = join_.node.number,
+                          .name = name_};
+  DT_ASSIGN_OR_RETURN(
+      std::shared_ptr<comm::StoreClient> client,
+      ConnectToNodeZero(join_.endpoint, join_.key, hello, deadline, cancelled, try_time));
+  DT_ASSIGN_OR_RETURN(const std::string text,
+                      client->Get(kLobbyTermKey, Deadline::After(kStoreCallTimeout)));
+  int64_t term = 0;
+  if (!absl::SimpleAtoi(text, &term)) {
+    return absl::InvalidArgumentError(absl::StrCat("the coordinator's term is malformed: ", text));
+  }
+  const std::lock_guard lock(mutex_);
+  if (term < std::max(term_, join_.memory.term)) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the coordinator at %s was started before the one that this node has followed; end it, and "
+        "start `dtrain launch` of node 0 again",
+        join_.endpoint.ToString()));
+  }
+  if (stop_) {
+    return absl::CancelledError("this node leaves the lobby");
+  }
+  term_ = term;
+  store_ = std::move(client);
+  return absl::OkStatus();
+}
+
+absl::Status LobbyAgent::PostJoin() {
+  LobbyMessage message{.kind = LobbyMessage::Kind::kJoin, .from = name_, .node = join_.node};
+  message.memory = memory().attempt;
+  return Send(message);
+}
+
+LobbyMemory LobbyAgent::memory() const {
+  const std::lock_guard lock(mutex_);
+  return {.term = term_, .attempt = inbox_.memory()};
+}
+
+absl::Status LobbyAgent::Post(LobbyMessage message) {
+  message.from = name_;
+  const bool is_report = message.kind == LobbyMessage::Kind::kReport;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_report) {
+      inbox_.NoteReport(message.report);
+    }
+    if (!is_connected_) {
+      return is_report ? absl::OkStatus() : absl::UnavailableError("the coordinator is lost");
+    }
+  }
+  const absl::Status sent = Send(message);
+  return is_report && absl::IsUnavailable(sent) ? absl::OkStatus() : sent;
 }
 
 // Takes the first number that no other agent has. With a counter, an agent that dies between two
 // calls would leave a number for which the coordinator waits for ever.
-absl::Status LobbyAgent::Post(LobbyMessage message) {
-  message.from = name_;
+absl::Status LobbyAgent::Send(const LobbyMessage& message) {
   const std::string text = message.Encode();
   const Deadline deadline = Deadline::After(kStoreCallTimeout);
-  DT_ASSIGN_OR_RETURN(int64_t number, store_->Add("lobby/read", 0, deadline));
+  const std::shared_ptr<comm::StoreClient> store = this->store();
+  DT_ASSIGN_OR_RETURN(int64_t number, store->Add("lobby/read", 0, deadline));
   while (true) {
-    DT_ASSIGN_OR_RETURN(const auto posted, store_->CompareExchange(LobbyInboxKey(++number),
-                                                                   std::nullopt, text, deadline));
+    DT_ASSIGN_OR_RETURN(const auto posted, store->CompareExchange(LobbyInboxKey(++number),
+                                                                  std::nullopt, text, deadline));
     if (posted.exchanged) {
       return absl::OkStatus();
     }
@@ -81,88 +153,107 @@ absl::Status LobbyAgent::Post(LobbyMessage message) {
 }
 
 absl::Status LobbyAgent::Tell(const std::string& key, const std::string& value) {
-  return store_->Set(key, value, Deadline::After(kStoreCallTimeout));
+  return store()->Set(key, value, Deadline::After(kStoreCallTimeout));
 }
 
 absl::StatusOr<std::string> LobbyAgent::Ask(const std::string& key, Deadline deadline) {
-  return store_->Get(key, deadline);
+  return store()->Get(key, deadline);
 }
 
 void LobbyAgent::Run(int64_t next) {
   PrepareThread("dtrain-lobby", /*low_priority=*/false);
   while (!stop_) {
-    const auto text = store_->Get(LobbyOrderKey(next), Deadline::After(kBeat));
+    const auto text = store()->Get(LobbyOrderKey(next), Deadline::After(kBeat));
     if (absl::IsDeadlineExceeded(text.status())) {
       continue;
     }
-    const absl::StatusOr<LobbyOrder> order =
-        text.ok() ? LobbyOrder::Parse(*text) : absl::StatusOr<LobbyOrder>(text.status());
-    std::lock_guard lock(mutex_);
-    if (order.ok()) {
-      Take(*order);
-      ++next;
-    } else {
-      DT_LOG(Debug) << "the lobby of the job: " << order.status().message();
-      health_ = absl::UnavailableError("node 0, which has the job's coordinator, is lost");
+    if (!text.ok()) {
+      DT_LOG(Debug) << "the lobby of the job: " << text.status().message();
+      if (const absl::Status followed = FollowSuccessor(); !followed.ok()) {
+        Fail(std::string(followed.message()));
+        return;
+      }
+      next = 1;
+      continue;
     }
+    absl::StatusOr<LobbyOrder> order = LobbyOrder::Parse(*text);
+    if (!order.ok()) {
+      Fail(std::string(order.status().message()));
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    inbox_.Take(*std::move(order));
+    ++next;
     changed_.notify_all();
     (void)eventfd_write(event_.get(), 1);
-    if (!order.ok()) {
-      return;
+  }
+}
+
+void LobbyAgent::Fail(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  health_ = absl::UnavailableError(why);
+  changed_.notify_all();
+  (void)eventfd_write(event_.get(), 1);
+}
+
+// The orders of a successor are read from the first one on: it may have ended the attempt before
+// this agent came.
+absl::Status LobbyAgent::FollowSuccessor() {
+  constexpr char kLost[] = "node 0, which has the job's coordinator, is lost";
+  constexpr absl::Duration kTry = absl::Milliseconds(500);
+  int64_t term = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    is_connected_ = false;
+    term = term_;
+    changed_.notify_all();
+  }
+  const absl::Status connected = Connect(
+      Deadline::After(join_.patience), [this] { return stop_ ? SIGTERM : 0; }, kTry);
+  if (!connected.ok()) {
+    return absl::UnavailableError(absl::IsDeadlineExceeded(connected)
+                                      ? absl::StrCat(kLost, " and has not come back within ",
+                                                     absl::FormatDuration(join_.patience))
+                                      : absl::StrCat(kLost, ": ", connected.message()));
+  }
+  if (memory().term == term) {
+    return absl::UnavailableError("the coordinator has given this node up: its connection broke");
+  }
+  LobbyMessage message{.kind = LobbyMessage::Kind::kJoin, .from = name_, .node = join_.node};
+  {
+    const std::lock_guard lock(mutex_);
+    message.memory = inbox_.memory();
+  }
+  absl::Status joined = Send(message);
+  LobbyMessage late{.kind = LobbyMessage::Kind::kReport, .from = name_};
+  bool is_late = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_connected_ = true;  // From here on the reports are posted at once, behind the join.
+    const std::optional<AttemptMemory> known = inbox_.memory();
+    is_late = known.has_value() && known->report.has_value() && message.memory.has_value() &&
+              !message.memory->report.has_value();
+    if (is_late) {
+      late.report = *known->report;
     }
   }
-}
-
-bool LobbyAgent::IsForMe(const LobbyOrder& order) const {
-  return std::count(order.names.begin(), order.names.end(), name_) > 0;
-}
-
-void LobbyAgent::Take(LobbyOrder order) {
-  switch (order.kind) {
-    case LobbyOrder::Kind::kAnswer:
-      if (!order.names.empty() && order.names.front() == name_) {
-        answers_.push_back(std::move(order));
-      }
-      return;
-    case LobbyOrder::Kind::kStop:
-      stops_.push_back(std::move(order));
-      return;
-    case LobbyOrder::Kind::kPark:
-      if (IsForMe(order)) {
-        orders_.push_back(std::move(order));
-      }
-      return;
-    case LobbyOrder::Kind::kDismiss:
-      dismissed_.insert(dismissed_.end(), order.names.begin(), order.names.end());
-      if (IsForMe(order)) {
-        stops_.push_back(order);
-        orders_.push_back(std::move(order));
-      }
-      return;
-    case LobbyOrder::Kind::kEnd:
-      ended_ = true;
-      stops_.push_back(order);
-      orders_.push_back(std::move(order));
-      return;
-    case LobbyOrder::Kind::kStart:
-      stops_.push_back(order);
-      if (IsForMe(order)) {
-        orders_.push_back(std::move(order));
-      }
-      return;
+  if (joined.ok() && is_late) {
+    joined = Send(late);
   }
+  return joined.ok() ? joined : absl::UnavailableError(absl::StrCat(kLost, ": ", joined.message()));
 }
 
 absl::StatusOr<std::optional<LobbyOrder>> LobbyAgent::Next(absl::Duration timeout) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
-                    [this] { return !orders_.empty() || !health_.ok(); });
-  if (!orders_.empty()) {
-    LobbyOrder order = std::move(orders_.front());
-    orders_.pop_front();
-    return std::optional(std::move(order));
+                    [this] { return inbox_.has_next() || !health_.ok() || !is_connected_; });
+  if (inbox_.has_next()) {
+    return inbox_.Next();
   }
   DT_RETURN_IF_ERROR(health_);
+  if (!is_connected_) {
+    return absl::UnavailableError("node 0, which has the job's coordinator, is lost");
+  }
   return std::optional<LobbyOrder>();
 }
 
@@ -170,27 +261,15 @@ std::optional<LobbyOrder> LobbyAgent::TakeStop(int attempt) {
   eventfd_t ignored = 0;
   (void)eventfd_read(event_.get(), &ignored);
   std::lock_guard lock(mutex_);
-  while (!stops_.empty()) {
-    LobbyOrder order = std::move(stops_.front());
-    stops_.pop_front();
-    const bool is_start = order.kind == LobbyOrder::Kind::kStart;
-    const bool is_stop = order.kind == LobbyOrder::Kind::kStop;
-    if ((is_start && order.attempt > attempt) || (is_stop && order.attempt == attempt) ||
-        (!is_start && !is_stop)) {
-      return order;
-    }
-  }
-  return std::nullopt;
+  return inbox_.TakeStop(attempt);
 }
 
 absl::StatusOr<LobbyOrder> LobbyAgent::AwaitAnswer(absl::Duration timeout) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
-                    [this] { return !answers_.empty() || !health_.ok(); });
-  if (!answers_.empty()) {
-    LobbyOrder answer = std::move(answers_.front());
-    answers_.pop_front();
-    return answer;
+                    [this] { return inbox_.has_answer() || !health_.ok(); });
+  if (inbox_.has_answer()) {
+    return *inbox_.TakeAnswer();
   }
   DT_RETURN_IF_ERROR(health_);
   return absl::DeadlineExceededError("the coordinator does not answer");
@@ -198,9 +277,7 @@ absl::StatusOr<LobbyOrder> LobbyAgent::AwaitAnswer(absl::Duration timeout) {
 
 absl::Status LobbyAgent::AwaitDismissal(const std::string& name, absl::Duration timeout) {
   std::unique_lock lock(mutex_);
-  const auto has_left = [&] {
-    return ended_ || std::count(dismissed_.begin(), dismissed_.end(), name) > 0;
-  };
+  const auto has_left = [&] { return inbox_.HasLeft(name); };
   changed_.wait_for(lock, absl::ToChronoMilliseconds(timeout),
                     [&] { return has_left() || !health_.ok(); });
   return has_left()     ? absl::OkStatus()

@@ -3,71 +3,42 @@
 // Node 0's coordinator serves it as a store of its own, beside the stores of the attempts. An agent
 // posts messages to the coordinator and reads its orders, both as numbered values that are written
 // once. Its regular reads also show that it lives; the server tells who was heard and whose
-// connection has ended. This file has the messages, and the agents' side: a connection and a thread
-// that reads orders. Thread-safe.
+// connection has ended. This file has the agents' side: a connection and a thread that
+// reads orders (lobby_messages.h, lobby_inbox.h). Thread-safe.
+//
+// An agent that loses the coordinator looks for its successor at the same address while its ranks
+// go on, for LobbyJoin::patience at most. Each coordinator has a term, the time of its start; an
+// agent follows none whose term is not later than that of the last one.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/unique_fd.h"
 #include "comm/net/job_key.h"
 #include "comm/net/socket.h"
 #include "comm/net/store_client.h"
-#include "launcher/nodes/elastic_job.h"
+#include "launcher/nodes/lobby_inbox.h"
+#include "launcher/nodes/lobby_messages.h"
 
 namespace dtrain::launcher {
-
-// The epoch of the lobby's store. No attempt has this number.
-inline constexpr uint64_t kLobbyEpoch = uint64_t{1} << 40;
-
-// From an agent to the coordinator.
-struct LobbyMessage {
-  enum class Kind { kJoin, kReport, kLeave, kStop, kDrain };
-  Kind kind = Kind::kJoin;
-  std::string from;         // The name of the agent's connection.
-  ElasticNode node = {};    // kJoin.
-  NodeReport report = {};   // kReport.
-  int signal = 0;           // kStop.
-  std::string target = {};  // kDrain: the number or the host of a node.
-
-  std::string Encode() const;
-  static absl::StatusOr<LobbyMessage> Parse(absl::string_view text);
-};
-
-// From the coordinator to all agents.
-struct LobbyOrder {
-  enum class Kind { kStart, kStop, kPark, kDismiss, kEnd, kAnswer };
-  Kind kind = Kind::kStart;
-  int attempt = 0;
-  std::vector<std::string> names = {};  // Agents: kStart: by node rank; else to whom.
-  std::vector<ElasticNode> nodes = {};  // kStart: as `names`.
-  bool save = false;                    // kStop.
-  int code = 0;      // kDismiss, kEnd: the exit code. kAnswer: 0 if the node will leave.
-  std::string text;  // Why; kAnswer: the name of the node, or why not.
-
-  std::string Encode() const;
-  static absl::StatusOr<LobbyOrder> Parse(absl::string_view text);
-};
-
-std::string LobbyInboxKey(int64_t number);
-std::string LobbyOrderKey(int64_t number);
 
 struct LobbyJoin {
   comm::Endpoint endpoint;
   comm::JobKey key;
   ElasticNode node;
   absl::Duration timeout;  // For the coordinator to be there.
+  // How long a lost coordinator is waited for while ranks run.
+  absl::Duration patience = absl::Seconds(30);
+  LobbyMemory memory = {};
 };
 
 class LobbyAgent {
@@ -78,12 +49,14 @@ class LobbyAgent {
                                                           const std::function<int()>& cancelled);
   ~LobbyAgent();
 
+  // A report is kept for the coordinator's successor when it is lost.
   absl::Status Post(LobbyMessage message);
   // A value by which agents tell each other something, without the coordinator. Ask waits for it.
   absl::Status Tell(const std::string& key, const std::string& value);
   absl::StatusOr<std::string> Ask(const std::string& key, Deadline deadline);
   // The next order but kStop and kAnswer. Nothing: `timeout` has passed. Unavailable: the
-  // coordinator is lost. An order to start, wait or leave that is for others only is left out.
+  // coordinator is lost; the caller, which has no ranks, may join its successor. An order to start,
+  // wait or leave that is for others only is left out.
   absl::StatusOr<std::optional<LobbyOrder>> Next(absl::Duration timeout);
   // The first order since the last call that ends `attempt`: kStop, or one that shows that the
   // coordinator has gone on without this node.
@@ -92,29 +65,37 @@ class LobbyAgent {
   absl::StatusOr<LobbyOrder> AwaitAnswer(absl::Duration timeout);
   // Waits until the node of this name has left, or the job has ended.
   absl::Status AwaitDismissal(const std::string& name, absl::Duration timeout);
+  // Not OK when the coordinator is lost and has no successor, or has given this node up.
   absl::Status health() const;
+  // For Join of another agent of this node.
+  LobbyMemory memory() const;
   // Becomes readable when TakeStop may have something, or the coordinator is lost.
   int poll_fd() const { return event_.get(); }
   const std::string& name() const { return name_; }
-  std::string local_address() const { return store_->local_endpoint().host; }
+  std::string local_address() const { return store()->local_endpoint().host; }
 
  private:
-  LobbyAgent(std::unique_ptr<comm::StoreClient> store, std::string name, UniqueFd event);
+  LobbyAgent(const LobbyJoin& join, std::string name, UniqueFd event);
+  // Connects, and learns the coordinator's term. FailedPrecondition: it is none to follow.
+  absl::Status Connect(Deadline deadline, const std::function<int()>& cancelled,
+                       absl::Duration try_time = absl::Seconds(2));
+  absl::Status PostJoin();
+  absl::Status Send(const LobbyMessage& message);
   void Run(int64_t next);
-  void Take(LobbyOrder order);
-  bool IsForMe(const LobbyOrder& order) const;
+  absl::Status FollowSuccessor();
+  void Fail(const std::string& why);
+  std::shared_ptr<comm::StoreClient> store() const;
 
-  const std::unique_ptr<comm::StoreClient> store_;
+  const LobbyJoin join_;
   const std::string name_;
   UniqueFd event_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::deque<LobbyOrder> orders_;
-  std::deque<LobbyOrder> stops_;
-  std::deque<LobbyOrder> answers_;
-  std::vector<std::string> dismissed_;  // What the orders say of nodes that have left.
-  bool ended_ = false;
+  std::shared_ptr<comm::StoreClient> store_;
+  bool is_connected_ = false;
+  int64_t term_ = 0;
+  LobbyInbox inbox_;
   absl::Status health_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -1,17 +1,17 @@
-// The messages of lobby.h as JSON.
+#include "launcher/nodes/lobby_messages.h"
+
 #include <array>
 
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "launcher/nodes/lobby.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr std::array<const char*, 5> kMessageKinds = {"join", "report", "leave", "stop", "drain"};
-constexpr std::array<const char*, 6> kOrderKinds = {"start",   "stop", "park",
-                                                    "dismiss", "end",  "answer"};
+constexpr std::array<const char*, 7> kOrderKinds = {"start", "stop",   "park",   "dismiss",
+                                                    "end",   "answer", "give_up"};
 
 absl::Status Malformed(const char* what, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(what, " is malformed: ", why));
@@ -59,6 +59,55 @@ absl::StatusOr<NodeReport> ReportOf(const Json& json) {
   return report;
 }
 
+Json ToJson(const std::vector<ElasticNode>& nodes) {
+  Json list = Json::array();
+  for (const ElasticNode& node : nodes) {
+    list.push_back(ToJson(node));
+  }
+  return list;
+}
+
+std::vector<ElasticNode> NodesOf(const Json& json) {
+  std::vector<ElasticNode> nodes;
+  for (const Json& node : json) {
+    nodes.push_back(NodeOf(node));
+  }
+  return nodes;
+}
+
+Json ToJson(const FailureCounts& failures) {
+  return {{"durable_step", failures.durable_step},
+          {"last", failures.last},
+          {"alike", failures.alike},
+          {"restarts_used", failures.restarts_used},
+          {"bug_restarts_used", failures.bug_restarts_used}};
+}
+
+FailureCounts FailuresOf(const Json& json) {
+  return {.durable_step = json.at("durable_step"),
+          .last = json.at("last"),
+          .alike = json.at("alike"),
+          .restarts_used = json.at("restarts_used"),
+          .bug_restarts_used = json.at("bug_restarts_used")};
+}
+
+Json ToJson(const AttemptMemory& memory) {
+  return {{"attempt", memory.attempt},
+          {"nodes", ToJson(memory.nodes)},
+          {"failures", ToJson(memory.failures)},
+          {"report", memory.report.has_value() ? ToJson(*memory.report) : Json()}};
+}
+
+absl::StatusOr<AttemptMemory> MemoryOf(const Json& json) {
+  AttemptMemory memory{.attempt = json.at("attempt"),
+                       .nodes = NodesOf(json.at("nodes")),
+                       .failures = FailuresOf(json.at("failures"))};
+  if (const Json& report = json.at("report"); !report.is_null()) {
+    DT_ASSIGN_OR_RETURN(memory.report, ReportOf(report));
+  }
+  return memory;
+}
+
 }  // namespace
 
 std::string LobbyMessage::Encode() const {
@@ -66,6 +115,7 @@ std::string LobbyMessage::Encode() const {
                        {"from", from},
                        {"node", ToJson(node)},
                        {"report", ToJson(report)},
+                       {"memory", memory.has_value() ? ToJson(*memory) : Json()},
                        {"signal", signal},
                        {"target", target}});
 }
@@ -83,6 +133,9 @@ absl::StatusOr<LobbyMessage> LobbyMessage::Parse(absl::string_view text) {
       return Malformed(kWhat, "a node without ranks");
     }
     DT_ASSIGN_OR_RETURN(message.report, ReportOf(json.at("report")));
+    if (const Json& memory = json.at("memory"); !memory.is_null()) {
+      DT_ASSIGN_OR_RETURN(message.memory, MemoryOf(memory));
+    }
     message.signal = json.at("signal");
     message.target = json.at("target");
     return message;
@@ -92,17 +145,14 @@ absl::StatusOr<LobbyMessage> LobbyMessage::Parse(absl::string_view text) {
 }
 
 std::string LobbyOrder::Encode() const {
-  Json list = Json::array();
-  for (const ElasticNode& node : nodes) {
-    list.push_back(ToJson(node));
-  }
   return DumpJson(Json{{"kind", kOrderKinds.at(static_cast<size_t>(kind))},
                        {"attempt", attempt},
                        {"names", names},
-                       {"nodes", std::move(list)},
+                       {"nodes", ToJson(nodes)},
                        {"save", save},
                        {"code", code},
-                       {"text", text}});
+                       {"text", text},
+                       {"failures", ToJson(failures)}});
 }
 
 absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
@@ -114,12 +164,11 @@ absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
     order.kind = static_cast<Kind>(kind);
     order.attempt = json.at("attempt");
     order.names = json.at("names").get<std::vector<std::string>>();
-    for (const Json& node : json.at("nodes")) {
-      order.nodes.push_back(NodeOf(node));
-    }
+    order.nodes = NodesOf(json.at("nodes"));
     order.save = json.at("save");
     order.code = json.at("code");
     order.text = json.at("text");
+    order.failures = FailuresOf(json.at("failures"));
     return order;
   } catch (const Json::exception& error) {
     return Malformed(kWhat, error.what());

@@ -17,7 +17,7 @@ absl::Status StoppedWhileWaiting(int signal) {
 
 absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
     const comm::Endpoint& endpoint, const comm::JobKey& key, const comm::Hello& hello,
-    Deadline deadline, const std::function<int()>& cancelled) {
+    Deadline deadline, const std::function<int()>& cancelled, absl::Duration try_time) {
   std::mutex mutex;
   std::string last;  // Why the last try failed.
   const WaitNotice notice([&] {
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
   });
   return InSlices(deadline, cancelled, [&](Deadline) {
     auto client = comm::StoreClient::Connect(endpoint, key, hello,
-                                             Earlier(deadline, Deadline::After(absl::Seconds(2))));
+                                             Earlier(deadline, Deadline::After(try_time)));
     // Otherwise the store is not there yet, or is still the previous attempt's.
     if (client.ok() || absl::IsPermissionDenied(client.status())) {
       return client;

@@ -41,9 +41,11 @@ auto InSlices(Deadline deadline, const std::function<int()>& cancelled, Attempt 
 }
 
 // Connects as the agent `hello` to a store that may start later, or is still another's.
-// PermissionDenied: another token. The log says from time to time what is waited for.
+// PermissionDenied: another token. The log says from time to time what is waited for. One try takes
+// `try_time` at most, during which `cancelled` is not asked.
 absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
     const comm::Endpoint& endpoint, const comm::JobKey& key, const comm::Hello& hello,
-    Deadline deadline, const std::function<int()>& cancelled);
+    Deadline deadline, const std::function<int()>& cancelled,
+    absl::Duration try_time = absl::Seconds(2));
 
 }  // namespace dtrain::launcher

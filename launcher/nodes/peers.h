@@ -47,10 +47,11 @@ class Peers {
   // tells of a lost coordinator.
   virtual void Publish(Order order) = 0;
   virtual int nodes() const = 0;
-  // Replaces what this node tells node 0 of its ranks, which is sent about once a second. Never
-  // blocks.
+  // Replaces what this node tells the one above it in the tree of nodes of its ranks, which is sent
+  // about once a second. Never blocks.
   virtual void Share(std::string /*summary*/) {}
-  // On node 0: what other nodes have shared since the last call, with their numbers. Never blocks.
+  // What the nodes below this one have shared since the last call, with their numbers. Never
+  // blocks.
   virtual std::vector<std::pair<int, std::string>> TakeShared() { return {}; }
 };
 

@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 
@@ -12,13 +11,12 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
+#include "launcher/nodes/node_tree.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(2);
-// Summaries that node 0 reads in each beat: with more nodes they come less often.
-constexpr int kSharedInBeatMax = 64;
 
 std::string OrderKey(int64_t number) { return absl::StrCat("launch/order/", number); }
 std::string BeatKey(int node) { return absl::StrCat("launch/beat/", node); }
@@ -38,7 +36,10 @@ absl::StatusOr<std::unique_ptr<StorePeers>> StorePeers::Create(
 
 StorePeers::StorePeers(std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options,
                        UniqueFd event)
-    : store_(std::move(store)), options_(options), event_(std::move(event)) {
+    : store_(std::move(store)),
+      options_(options),
+      event_(std::move(event)),
+      below_(NodesBelow(options.node, options.nodes)) {
   beats_.resize(static_cast<size_t>(options_.nodes));
   for (Beat& beat : beats_) {
     beat.seen_nanos = Clock::Real().MonotonicNanos();
@@ -104,13 +105,20 @@ absl::Status StorePeers::WatchBeats() {
   const Deadline deadline = Deadline::After(kStoreCallTimeout);
   DT_RETURN_IF_ERROR(Annotate(store_->Add(BeatKey(options_.node), 1, deadline).status(),
                               "the coordinator on node 0 is lost"));
-  DT_RETURN_IF_ERROR(options_.node == 0 ? ReadShared() : SendShared());
-  for (int node = 1; options_.node == 0 && node < options_.nodes; ++node) {
+  DT_RETURN_IF_ERROR(ReadShared());
+  if (options_.node != 0) {
+    return SendShared();
+  }
+  std::vector<std::string> goodbyes;
+  for (int node = 0; node < options_.nodes; ++node) {
+    goodbyes.push_back(GoodbyeKey(node));
+  }
+  const std::vector<bool> gone_well =
+      store_->Check(goodbyes, deadline).value_or(std::vector<bool>(goodbyes.size()));
+  for (int node = 1; node < options_.nodes; ++node) {
     DT_ASSIGN_OR_RETURN(const int64_t count, store_->Add(BeatKey(node), 0, deadline));
     Beat& beat = beats_[static_cast<size_t>(node)];
-    const bool gone_well =
-        store_->Check({{GoodbyeKey(node)}}, deadline).value_or(std::vector<bool>{false})[0];
-    if (count != beat.count || gone_well) {
+    if (count != beat.count || gone_well[static_cast<size_t>(node)]) {
       beat = {count, now};
     } else if (now - beat.seen_nanos > absl::ToInt64Nanoseconds(options_.beat_timeout)) {
       return absl::UnavailableError(
@@ -133,24 +141,29 @@ absl::Status StorePeers::SendShared() {
                                     "the coordinator on node 0 is lost");
 }
 
+// Reads what the nodes directly below this one in the tree have shared.
 absl::Status StorePeers::ReadShared() {
-  const Deadline deadline = Deadline::After(kStoreCallTimeout);
-  const int count = std::min(options_.nodes - 1, kSharedInBeatMax);
-  bool any = false;
-  for (int i = 0; i < count; ++i) {
-    const int node = next_shared_;
-    next_shared_ = node + 1 < options_.nodes ? node + 1 : 1;
-    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there,
-                        store_->Check({{ShareKey(node)}}, deadline));
-    if (!is_there[0]) {
-      continue;
-    }
-    DT_ASSIGN_OR_RETURN(std::string summary, store_->Get(ShareKey(node), deadline));
-    const std::lock_guard lock(mutex_);
-    shared_.emplace_back(node, std::move(summary));
-    any = true;
+  if (below_.empty()) {
+    return absl::OkStatus();
   }
-  if (any) {
+  const Deadline deadline = Deadline::After(kStoreCallTimeout);
+  std::vector<std::string> keys;
+  for (const int node : below_) {
+    keys.push_back(ShareKey(node));
+  }
+  DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there, store_->Check(keys, deadline));
+  std::vector<std::pair<int, std::string>> read;
+  for (size_t i = 0; i < below_.size(); ++i) {
+    if (is_there[i]) {
+      DT_ASSIGN_OR_RETURN(std::string summary, store_->Get(keys[i], deadline));
+      read.emplace_back(below_[i], std::move(summary));
+    }
+  }
+  if (!read.empty()) {
+    const std::lock_guard lock(mutex_);
+    for (auto& summary : read) {
+      shared_.push_back(std::move(summary));
+    }
     Wake();
   }
   return absl::OkStatus();

@@ -1,7 +1,9 @@
 // Peers over the coordinator's store: an append-only list of orders, and a beat of each agent.
 //
 // One thread reads orders and sends this agent's beat; node 0's also watches the beats of the
-// others. The store is closed first on destruction, so the join never waits for the network.
+// others. What agents share goes up a tree (node_tree.h), so that no agent reads more than some
+// hundred messages in a beat. The store is closed first on destruction, so the join never waits for
+// the network.
 #pragma once
 
 #include <atomic>
@@ -65,8 +67,8 @@ class StorePeers final : public Peers {
     int64_t count = 0;
     int64_t seen_nanos = 0;
   };
-  std::vector<Beat> beats_;  // Used by the thread only.
-  int next_shared_ = 1;      // The node whose summary is read next; used by the thread only.
+  std::vector<Beat> beats_;       // Used by the thread only.
+  const std::vector<int> below_;  // In the tree of nodes.
   std::thread thread_;
 };
 

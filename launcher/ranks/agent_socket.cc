@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_format.h"
@@ -62,6 +63,13 @@ bool AddToEpoll(int epoll, int fd) {
 
 void AgentSocket::Answer(int asker, const std::string& text) {
   send(asker, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+bool AgentSocket::SendOrder(int pid, const std::string& text) {
+  const auto stayer = stayers_.find(pid);
+  return stayer != stayers_.end() && text.size() <= AgentChannel::kOrderMax &&
+         send(stayer->second, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+             static_cast<ssize_t>(text.size());
 }
 
 absl::StatusOr<std::string> AskAgent(const std::string& socket_path, Deadline deadline) {
@@ -122,6 +130,9 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
       return;
     }
     if (n <= 0) {  // Closing takes it out of the epoll set.
+      for (auto it = stayers_.begin(); it != stayers_.end();) {
+        it = it->second == fd ? stayers_.erase(it) : std::next(it);
+      }
       questions_.erase(std::remove(questions_.begin(), questions_.end(), fd), questions_.end());
       clients_.erase(std::find_if(clients_.begin(), clients_.end(),
                                   [fd](const UniqueFd& client) { return client.get() == fd; }));
@@ -137,6 +148,9 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
       // A rank in a pid namespace of its own knows another number than this process has for it.
       if (const std::optional<ucred> peer = PeerOf(fd); peer.has_value() && peer->pid > 0) {
         message->pid = peer->pid;
+      }
+      if (message->kind == AgentMessage::Kind::kCanStay) {
+        stayers_[message->pid] = fd;
       }
       messages.push_back(*std::move(message));
     }

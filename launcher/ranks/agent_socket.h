@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,10 @@ class AgentSocket {
   std::vector<AgentMessage> Receive();
   // Those who have asked kQuestion since the last call, for Answer. Valid until the next Receive.
   std::vector<int> TakeQuestions() { return std::exchange(questions_, {}); }
+  // Whether the process can stay after a failed attempt, and still listens.
+  bool CanStay(int pid) const { return stayers_.count(pid) != 0; }
+  // Sends the order of the next attempt to a process that can stay. Gives whether it was sent.
+  bool SendOrder(int pid, const std::string& text);
   // Never blocks: who does not read gets no answer.
   static void Answer(int asker, const std::string& text);
 
@@ -50,6 +55,7 @@ class AgentSocket {
   std::string path_;
   std::vector<UniqueFd> clients_;
   std::vector<int> questions_;  // These clients have one.
+  std::map<int, int> stayers_;  // The client by which a process that can stay listens.
 };
 
 }  // namespace dtrain::launcher

@@ -15,9 +15,10 @@ constexpr int64_t kSampleNanos = 250'000'000;
 constexpr int64_t kExchangeNanos = 1'000'000'000;
 // A look that comes later than this finds that the agent itself could not run.
 constexpr int64_t kLateNanos = 1'000'000'000;
-// What another node said longer ago is no basis for a verdict.
+// A view of another node that is older than this is no basis for a verdict.
 constexpr int64_t kFreshNanos = 4'000'000'000;
 constexpr size_t kBlocksSharedMax = 512;
+constexpr size_t kBlocksGatheredMax = 4096;  // Those of the nodes below too.
 
 double SecondsOf(int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
@@ -55,11 +56,15 @@ void JobWatch::Take(const AgentMessage& message, int64_t now_nanos) {
   std::vector<BlockTimes> blocks;
   collectors_[message.rank].Take(message.times, cpu_[message.rank].wait_share, blocks);
   for (const BlockTimes& block : blocks) {
-    if (options_.node == 0) {
-      stragglers_.Take(message.rank, block);
-    } else if (blocks_to_share_.size() < kBlocksSharedMax) {
-      blocks_to_share_.push_back(BlockJson(message.rank, block));
-    }
+    TakeBlock(message.rank, block);
+  }
+}
+
+void JobWatch::TakeBlock(int rank, const BlockTimes& block) {
+  if (options_.node == 0) {
+    stragglers_.Take(rank, block);
+  } else if (blocks_to_share_.size() < (shared_.empty() ? kBlocksSharedMax : kBlocksGatheredMax)) {
+    blocks_to_share_.push_back(BlockJson(rank, block));
   }
 }
 
@@ -73,18 +78,8 @@ void JobWatch::Sample(int64_t now_nanos) {
   }
 }
 
-void JobWatch::Exchange(int64_t now_nanos) {
+void JobWatch::TakeShared(int64_t now_nanos) {
   if (peers_ == nullptr || options_.nodes < 2) {
-    return;
-  }
-  if (options_.node != 0) {
-    if (now_nanos - exchanged_nanos_ >= kExchangeNanos) {
-      exchanged_nanos_ = now_nanos;
-      peers_->Share(EncodeSummary({.attempt = options_.attempt,
-                                   .ranks = tracker_.Views(now_nanos),
-                                   .steps = tracker_.Steps(),
-                                   .blocks = std::exchange(blocks_to_share_, Json::array())}));
-    }
     return;
   }
   for (const auto& [node, text] : peers_->TakeShared()) {
@@ -98,10 +93,23 @@ void JobWatch::Exchange(int64_t now_nanos) {
       continue;
     }
     for (const auto& [rank, block] : BlocksIn(summary->blocks)) {
-      stragglers_.Take(rank, block);
+      TakeBlock(rank, block);
     }
+    summary->blocks.clear();
     shared_[node] = {*std::move(summary), now_nanos, hash};
   }
+}
+
+void JobWatch::Share(int64_t now_nanos) {
+  if (peers_ == nullptr || now_nanos - exchanged_nanos_ < kExchangeNanos) {
+    return;
+  }
+  exchanged_nanos_ = now_nanos;
+  const NodeSummary summary{.attempt = options_.attempt,
+                            .ranks = AllViews(now_nanos),
+                            .steps = AllSteps(),
+                            .blocks = std::exchange(blocks_to_share_, Json::array())};
+  peers_->Share(EncodeSummary(summary, shared_.empty() ? kSummaryBytesMax : kGatheredBytesMax));
 }
 
 void JobWatch::SayStragglers() {
@@ -127,6 +135,16 @@ std::vector<RankView> JobWatch::AllViews(int64_t now_nanos) const {
     }
   }
   return views;
+}
+
+StepStatistics JobWatch::AllSteps() const {
+  StepStatistics steps = tracker_.Steps();
+  for (const auto& [node, shared] : shared_) {
+    steps.steps = std::min(steps.steps, shared.summary.steps.steps);
+    steps.p99_s = std::max(steps.p99_s, shared.summary.steps.p99_s);
+    steps.pause_s = std::max(steps.pause_s, shared.summary.steps.pause_s);
+  }
+  return steps;
 }
 
 RankEnd JobWatch::EndOf(const Hang& hang, const std::vector<RankView>& views) const {
@@ -158,17 +176,13 @@ std::optional<RankEnd> JobWatch::Look(int64_t now_nanos) {
   }
   looked_nanos_ = now_nanos;
   Sample(now_nanos);
-  Exchange(now_nanos);
+  TakeShared(now_nanos);
   if (options_.node != 0) {
+    Share(now_nanos);
     return std::nullopt;
   }
   SayStragglers();
-  StepStatistics steps = tracker_.Steps();
-  for (const auto& [node, shared] : shared_) {
-    steps.steps = std::min(steps.steps, shared.summary.steps.steps);
-    steps.p99_s = std::max(steps.p99_s, shared.summary.steps.p99_s);
-    steps.pause_s = std::max(steps.pause_s, shared.summary.steps.pause_s);
-  }
+  const StepStatistics steps = AllSteps();
   const std::vector<RankView> views = AllViews(now_nanos);
   const std::optional<Hang> hang = FindHang(views, options_.world_size, steps);
   if (!hang.has_value()) {

@@ -1,8 +1,8 @@
 // Watches the ranks of one attempt for hangs and stragglers, on this node and, on node 0, on all
 // nodes: a thin shell around the decisions in launcher/watch/. Used by the supervisor's thread.
 //
-// Each node tells node 0 once a second of its ranks, in at most kSummaryBytesMax. Node 0 alone
-// decides, because it alone knows them all.
+// Each node tells the one above it in the tree of nodes (node_tree.h) once a second of its ranks
+// and of those of the nodes below it. Node 0 alone decides, because it alone knows them all.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +58,13 @@ class JobWatch {
   };
   void Sample(int64_t now_nanos);
   void NoteCpuWait(const AgentMessage& message, int64_t now_nanos);
-  void Exchange(int64_t now_nanos);
+  void TakeShared(int64_t now_nanos);
+  void Share(int64_t now_nanos);
+  void TakeBlock(int rank, const BlockTimes& block);
   void SayStragglers();
+  // Those of this node and, as far as they are fresh, of the nodes below it.
   std::vector<RankView> AllViews(int64_t now_nanos) const;
+  StepStatistics AllSteps() const;
   RankEnd EndOf(const Hang& hang, const std::vector<RankView>& views) const;
 
   const JobWatchOptions options_;

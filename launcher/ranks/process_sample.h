@@ -1,5 +1,5 @@
-// What /proc says of a process and its threads. Thread-safe; never blocks. A process that is gone
-// gives empty values.
+// The state of a process and its threads, as /proc has it. Thread-safe; never blocks. A process
+// that is gone gives empty values.
 #pragma once
 
 #include <cstdint>

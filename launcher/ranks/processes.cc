@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "launcher/nodes/coordinator_process.h"
 
 namespace dtrain::launcher {
 
@@ -63,13 +64,48 @@ std::vector<RankEnd> Processes::TakeEnds() {
   return ends;
 }
 
+void Processes::Adopt(pid_t pid, int rank) {
+  released_.erase(std::remove(released_.begin(), released_.end(), pid), released_.end());
+  processes_.push_back({pid, rank});
+}
+
+pid_t Processes::Release(int rank) {
+  const pid_t pid = PidOf(rank);
+  processes_.erase(std::remove_if(processes_.begin(), processes_.end(),
+                                  [pid](const Process& process) { return process.pid == pid; }),
+                   processes_.end());
+  released_.push_back(pid);
+  return pid;
+}
+
+pid_t Processes::PidOf(int rank) const {
+  for (const Process& process : processes_) {
+    if (process.rank == rank && !process.ended) {
+      return process.pid;
+    }
+  }
+  return -1;
+}
+
+void Processes::SignalProcess(const Process& process, int signal) {
+  if (!process.ended) {
+    kill(-process.pid, signal);
+    if (signal != SIGKILL) {
+      kill(-process.pid, SIGCONT);  // A stopped rank would not receive the signal.
+    }
+  }
+}
+
 void Processes::Signal(int signal) {
   for (const Process& process : processes_) {
-    if (!process.ended) {
-      kill(-process.pid, signal);
-      if (signal != SIGKILL) {
-        kill(-process.pid, SIGCONT);  // A stopped rank would not receive the signal.
-      }
+    SignalProcess(process, signal);
+  }
+}
+
+void Processes::SignalRank(int rank, int signal) {
+  for (const Process& process : processes_) {
+    if (process.rank == rank) {
+      SignalProcess(process, signal);
     }
   }
 }
@@ -86,7 +122,13 @@ absl::Status Processes::RemoveAll(absl::Duration timeout) {
       }
     }
     left = Children();
-    left.erase(std::remove(left.begin(), left.end(), guard_.pid()), left.end());
+    left.erase(std::remove_if(left.begin(), left.end(),
+                              [this](pid_t pid) {
+                                return pid == guard_.pid() || pid == CoordinatorPid() ||
+                                       std::find(released_.begin(), released_.end(), pid) !=
+                                           released_.end();
+                              }),
+               left.end());
     for (const pid_t pid : left) {
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, WNOHANG);

@@ -24,10 +24,18 @@ class Processes {
   ~Processes();
 
   absl::Status Start(SpawnRequest request, int rank);
+  // A process of an earlier attempt, which its owner had kept, runs `rank` now.
+  void Adopt(pid_t pid, int rank);
+  // The process of `rank` belongs to the caller from now on; RemoveAll spares it. Gives its pid.
+  // REQUIRES: PidOf(rank) >= 0.
+  pid_t Release(int rank);
+  // -1: no process of this rank runs.
+  pid_t PidOf(int rank) const;
   // The ranks that ended since the last call, with pid, code and signal. Never blocks.
   std::vector<RankEnd> TakeEnds();
   // Sends `signal` to the groups of the ranks that have not ended.
   void Signal(int signal);
+  void SignalRank(int rank, int signal);
   // Kills whatever is left of all groups, and descendants that left their group; waits for their
   // end at most `timeout`. DeadlineExceeded names the processes that did not die (a hung disk can
   // hold them).
@@ -45,7 +53,10 @@ class Processes {
     bool reaped = false;
   };
   Guard& guard_;
+  static void SignalProcess(const Process& process, int signal);
+
   std::vector<Process> processes_;
+  std::vector<pid_t> released_;
 };
 
 // The children of this process, also those adopted as a subreaper, from /proc.

@@ -60,6 +60,7 @@ AttemptResult Supervisor::Run() {
     TakeMessages();  // Messages come before ends: a rank reports its error before it ends.
     TakeOrders();
     TakeEnds();
+    ReplaceSilent();
     WatchRanks();
     Decide();
   }
@@ -71,30 +72,44 @@ AttemptResult Supervisor::Run() {
 }
 
 absl::Status Supervisor::StartRanks() {
-  for (const RankSlot& slot : attempt_.slots) {
-    SpawnRequest request;
-    request.program = attempt_.program;
-    request.name = attempt_.name;
-    request.arguments = attempt_.arguments;
-    request.environment =
-        EnvironmentEntries(RankEnvironment(attempt_.environment, attempt_.shape, slot));
-    request.cpus = slot.cpus;
-    request.memory_node = slot.memory_node;
-    request.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
-    request.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
-    request.token_fd = attempt_.token_fd;
-    ranks_[slot.rank].err_from = FileEnd(request.err_path);
-    DT_RETURN_IF_ERROR(
-        Annotate(processes_.Start(request, slot.rank), absl::StrCat("rank ", slot.rank)));
-    parts_.reporter.Event("spawn", {{"rank", slot.rank}, {"cpus", FormatCpus(slot.cpus)}});
+  if (parts_.survivors != nullptr) {
+    parts_.socket.Receive();  // Messages of the attempt before say nothing of this one.
   }
+  for (const RankSlot& slot : attempt_.slots) {
+    DT_RETURN_IF_ERROR(StartRank(slot));
+  }
+  if (parts_.survivors != nullptr) {
+    parts_.survivors->RemoveAll();  // Those that no slot could take.
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Supervisor::StartRank(const RankSlot& slot) {
+  const Environment environment = RankEnvironment(attempt_.environment, attempt_.shape, slot);
+  SpawnRequest request;
+  request.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
+  request.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
+  ranks_[slot.rank].err_from = FileEnd(request.err_path);
+  if (StartSurvivor(slot, environment)) {
+    return absl::OkStatus();
+  }
+  request.program = attempt_.program;
+  request.name = attempt_.name;
+  request.arguments = attempt_.arguments;
+  request.environment = EnvironmentEntries(environment);
+  request.cpus = slot.cpus;
+  request.memory_node = slot.memory_node;
+  request.token_fd = attempt_.token_fd;
+  DT_RETURN_IF_ERROR(
+      Annotate(processes_.Start(request, slot.rank), absl::StrCat("rank ", slot.rank)));
+  parts_.reporter.Event("spawn", {{"rank", slot.rank}, {"cpus", FormatCpus(slot.cpus)}});
   return absl::OkStatus();
 }
 
 void Supervisor::Wait() {
   Deadline next = Deadline::After(phase_ == Phase::kRunning ? watch_.period() : kTick);
   for (const auto* deadline :
-       {&settle_, &stacks_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
+       {&settle_, &stacks_, &stay_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
     if (deadline->has_value() && !(*deadline)->Expired()) {
       next = Earlier(next, **deadline);
     }
@@ -158,6 +173,16 @@ void Supervisor::TakeMessages() {
     const auto rank = ranks_.find(message.rank);
     if (rank == ranks_.end()) {
       continue;
+    }
+    if (message.kind == AgentMessage::Kind::kStays) {
+      OnStay(message);
+      continue;
+    }
+    if (message.kind == AgentMessage::Kind::kCanStay) {
+      continue;  // The socket remembers it.
+    }
+    if (message.kind == AgentMessage::Kind::kHello) {
+      reused_.erase(message.rank);
     }
     watch_.Take(message, Clock::Real().MonotonicNanos());
     if (message.kind == AgentMessage::Kind::kBeat) {
@@ -230,8 +255,12 @@ bool Supervisor::StoppedByUs(const RankEnd& end) const {
   switch (phase_) {
     case Phase::kRunning:
       return false;
-    // In this phase the agent has not killed any rank, so a killed rank failed by itself.
+    // In this phase the agent has killed no rank but one that hangs, so another one that was killed
+    // failed by itself.
     case Phase::kTerminating:
+      if (std::find(killed_.begin(), killed_.end(), end.rank) != killed_.end()) {
+        return true;
+      }
       return end.signal == 0 || end.signal == SIGTERM;
     case Phase::kKilled:
       return true;
@@ -241,30 +270,36 @@ bool Supervisor::StoppedByUs(const RankEnd& end) const {
 
 void Supervisor::TakeEnds() {
   for (RankEnd& end : processes_.TakeEnds()) {
-    const RankState& state = ranks_[end.rank];
-    end.node = attempt_.shape.node_rank;
-    end.host = attempt_.host;
-    end.stopped = StoppedByUs(end);
-    end.order = ends_seen_++;
-    end.step = state.step;
-    end.phase = state.phase;
-    end.error = state.error;
-    end.log = LogPath(attempt_.log_dir, end.rank, "err");
-    parts_.reporter.Event("end", {{"rank", end.rank},
-                                  {"pid", end.pid},
-                                  {"exit_code", CodeOf(end)},
-                                  {"signal", end.signal},
-                                  {"stopped", end.stopped},
-                                  {"step", end.step}});
-    if (FailedByItself(end) && !settle_.has_value()) {
-      settle_ = Deadline::After(limits_.settle);
-    }
-    if (CodeOf(end) == 0 && !barrier_.has_value()) {
-      barrier_ = Deadline::After(limits_.exit_barrier);
-    }
-    watch_.Ended(end.rank);
-    result_.ends.push_back(end);
+    NoteEnd(std::move(end), /*is_kept=*/false);
   }
+}
+
+void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
+  const RankState& state = ranks_[end.rank];
+  end.node = attempt_.shape.node_rank;
+  end.host = attempt_.host;
+  end.stopped = StoppedByUs(end);
+  end.order = ends_seen_++;
+  end.step = state.step;
+  end.phase = state.phase;
+  end.error = state.error;
+  end.log = LogPath(attempt_.log_dir, end.rank, "err");
+  parts_.reporter.Event("end", {{"rank", end.rank},
+                                {"pid", end.pid},
+                                {"exit_code", CodeOf(end)},
+                                {"signal", end.signal},
+                                {"stopped", end.stopped},
+                                {"kept", is_kept},
+                                {"step", end.step}});
+  if (FailedByItself(end) && !settle_.has_value()) {
+    settle_ = Deadline::After(limits_.settle);
+  }
+  if (CodeOf(end) == 0 && !barrier_.has_value()) {
+    barrier_ = Deadline::After(limits_.exit_barrier);
+  }
+  reused_.erase(end.rank);
+  watch_.Ended(end.rank);
+  result_.ends.push_back(std::move(end));
 }
 
 // While ranks stop, or one has failed, it is clear why others wait.
@@ -310,6 +345,9 @@ void Supervisor::AskStacks() {
 void Supervisor::Decide() {
   if (phase_ == Phase::kTerminating && Passed(kill_)) {
     KillRanks();
+  } else if (phase_ == Phase::kTerminating && Passed(stay_) && !kill_.has_value()) {
+    processes_.Signal(SIGTERM);  // They have had their time to give the attempt up by themselves.
+    kill_ = Deadline::After(limits_.terminate);
   }
   if (phase_ != Phase::kRunning || (stacks_.has_value() && !Passed(stacks_))) {
     return;
@@ -348,9 +386,13 @@ void Supervisor::StopRanks(const std::string& why) {
   parts_.reporter.Say(others > 0 ? absl::StrCat(why, "; stopping ", Plural(others, "rank")) : why);
   parts_.reporter.Event("stop", {{"why", why}});
   PublishFailure();
+  phase_ = Phase::kTerminating;
+  if (AwaitStays()) {
+    ended_wait_ = Deadline::After(limits_.stay + limits_.peers_end);
+    return;
+  }
   processes_.Signal(SIGTERM);
   kill_ = Deadline::After(limits_.terminate);
-  phase_ = Phase::kTerminating;
   ended_wait_ = Deadline::After(limits_.peers_end);
 }
 

@@ -17,6 +17,7 @@
 #include "launcher/ranks/job_watch.h"
 #include "launcher/ranks/processes.h"
 #include "launcher/ranks/signals.h"
+#include "launcher/ranks/survivors.h"
 #include "launcher/records/post_mortem.h"
 #include "launcher/records/reporter.h"
 
@@ -37,6 +38,10 @@ struct SupervisorLimits {
   absl::Duration stacks = absl::Milliseconds(300);
   // Time for killed processes to be gone.
   absl::Duration removal = absl::Seconds(5);
+  // Time for ranks that can stay to give the failed attempt up and to say that they wait.
+  absl::Duration stay = absl::Seconds(2);
+  // Time for a process that stayed to take its next attempt up.
+  absl::Duration reuse = absl::Seconds(5);
 };
 
 struct Attempt {
@@ -72,6 +77,8 @@ class Supervisor {
     AgentSocket& socket;
     Reporter& reporter;
     Peers* peers;  // Null: this is the only node.
+    // Those of the attempt before, and of this one for the next; null: none are kept.
+    Survivors* survivors = nullptr;
   };
   Supervisor(const Parts& parts, const SupervisorLimits& limits, const Attempt& attempt);
 
@@ -89,6 +96,12 @@ class Supervisor {
   };
 
   absl::Status StartRanks();
+  absl::Status StartRank(const RankSlot& slot);
+  bool StartSurvivor(const RankSlot& slot, const Environment& environment);
+  void OnStay(const AgentMessage& message);
+  void ReplaceSilent();
+  bool AwaitStays();
+  void NoteEnd(RankEnd end, bool is_kept);
   void Wait();
   void TakeSignals();
   void TakeMessages();
@@ -126,7 +139,10 @@ class Supervisor {
   bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
   std::optional<Deadline> settle_;      // Set by the first failure.
   std::optional<Deadline> stacks_;      // Set by a hang.
-  std::optional<Deadline> kill_;        // Set by StopRanks.
+  std::optional<Deadline> stay_;        // Set by AwaitStays.
+  std::map<int, Deadline> reused_;      // Reused ranks that have not said hello yet.
+  std::vector<int> killed_;             // Ranks that were killed because they hang.
+  std::optional<Deadline> kill_;        // Set when ranks get SIGTERM.
   std::optional<Deadline> grace_;       // Set by the first stop signal.
   std::optional<Deadline> barrier_;     // Set by the first end with 0.
   std::optional<Deadline> removal_;     // Set by KillRanks.

@@ -1,4 +1,4 @@
-// What a supervisor says of an attempt that failed: on the console, and in a report.
+// A supervisor tells of an attempt that failed: on the console, and in a report.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -188,11 +189,18 @@ std::vector<KernelMessage> KernelMessagesIn(absl::string_view text, size_t messa
   return messages;
 }
 
+int64_t RingMicrosBefore(absl::Duration uptime, absl::Duration age) {
+  const absl::Duration drift = std::max(absl::Seconds(1), uptime / 500'000);
+  return absl::ToInt64Microseconds(uptime - age - drift);
+}
+
 absl::StatusOr<std::string> ReadKernelRing(absl::Duration age) {
   constexpr size_t kRecordBytes = 8192;
   constexpr int kRecordsMax = 100'000;
   DT_ASSIGN_OR_RETURN(const UniqueFd ring, OpenFile("/dev/kmsg", O_RDONLY | O_NONBLOCK));
-  const int64_t since = Clock::Real().MonotonicNanos() / 1000 - absl::ToInt64Microseconds(age);
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+  const int64_t since = RingMicrosBefore(absl::DurationFromTimespec(now), age);
   std::string text;
   std::vector<char> buffer(kRecordBytes);
   for (int records = 0; records < kRecordsMax; ++records) {

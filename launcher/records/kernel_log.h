@@ -28,6 +28,12 @@ std::optional<KernelMessage> KernelMessageIn(absl::string_view line);
 // Those of a text, one for each kind, device, process and code, the last `messages_max` of them.
 std::vector<KernelMessage> KernelMessagesIn(absl::string_view text, size_t messages_max);
 
+// The least time stamp, in microseconds, of messages of the last `age`, by CLOCK_MONOTONIC_RAW. The
+// kernel stamps messages with a clock that NTP does not steer, as that one is; CLOCK_MONOTONIC is
+// seconds away from both after weeks. What rounding may have added up to, 2 in a million and at
+// least a second, is allowed for. Pure.
+int64_t RingMicrosBefore(absl::Duration uptime, absl::Duration age);
+
 // The kernel's own lines of the last `age`, as dmesg shows them. PermissionDenied: this user may
 // not read them. Does not block.
 absl::StatusOr<std::string> ReadKernelRing(absl::Duration age);

@@ -45,7 +45,7 @@ std::string SentenceOf(const PostMortemFacts& facts) {
              : text;
 }
 
-// What the end of a rank has to do with the first one.
+// How the end of a rank follows from the first one.
 const char* RoleOf(const RankEnd& end, const PostMortemFacts& facts) {
   if (&end == facts.cause) {
     return "first";

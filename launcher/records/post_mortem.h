@@ -15,7 +15,7 @@
 
 namespace dtrain::launcher {
 
-// What a rank of this node left behind.
+// The files and lines that a rank of this node left behind.
 struct RankRemains {
   int rank = 0;
   std::vector<std::string> stderr_lines;  // The last ones of this attempt.

@@ -39,7 +39,7 @@ constexpr FixedVariable kOci[] = {
     {"NCCL_IGNORE_CPU_AFFINITY", "1", "NCCL's threads run near their GPU, whatever the binding"},
 };
 
-// What Google's scripts for A3 Ultra and A4 set for RoCE (set_nccl_env.sh of its gIB packages;
+// Google's scripts for A3 Ultra and A4 set these for RoCE (set_nccl_env.sh of its gIB packages;
 // cloud.google.com/ai-hypercomputer/docs/nccl).
 constexpr FixedVariable kGcp[] = {
     {"NCCL_IB_TC", "52", "Google's switches take DSCP 13 for RDMA traffic (52 = 13 * 4)"},

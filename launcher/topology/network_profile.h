@@ -24,7 +24,7 @@ struct NcclConf {
   Environment variables;
 };
 
-// What a profile needs to know and a topology does not hold.
+// Facts that a profile needs and that a topology does not hold.
 struct ProfileFacts {
   std::vector<NcclTopologyFile> topology_files;
   std::vector<NcclConf> confs;  // Those that NCCL reads, the one that wins first.

@@ -146,7 +146,7 @@ Nic ReadHwlocNic(hwloc_obj_t object) {
   return nic;
 }
 
-// What hwloc knows of a GPU by NVML's or CUDA's plugin.
+// Reads what hwloc has learnt of a GPU by NVML's or CUDA's plugin.
 void TakeGpuInfo(hwloc_obj_t object, Topology* topology) {
   int index = 0;
   if (object->name == nullptr || object->parent == nullptr || !IsPci(object->parent) ||

@@ -48,7 +48,7 @@ std::string Named(const Views& views) {
   return absl::StrCat(views.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "), more);
 }
 
-// What the rank does as far as its last words say.
+// The rank's state by its last report.
 std::string Doing(const RankView& view) {
   std::string text = view.phase == "data"      ? "it waits for its data source"
                      : view.phase == "program" ? "it runs the program's own code between steps"
@@ -167,20 +167,22 @@ Hang BlameOutside(const Views& over, const Views& views, const StepStatistics& s
 
 // The call in which most of `views` are; the first of those with equally many.
 const GroupProgress& MostCommon(const Views& views) {
-  const GroupProgress* best = views.front()->Inside();
-  std::ptrdiff_t best_count = 0;
+  std::vector<std::pair<const GroupProgress*, int>> calls;  // A few, with how many are in each.
   for (const RankView* view : views) {
     const GroupProgress* const mine = view->Inside();
-    const auto count = std::count_if(views.begin(), views.end(), [mine](const RankView* other) {
-      const GroupProgress* const theirs = other->Inside();
-      return theirs->group == mine->group && SameCall(theirs->call, mine->call);
+    const auto found = std::find_if(calls.begin(), calls.end(), [mine](const auto& call) {
+      return call.first->group == mine->group && SameCall(call.first->call, mine->call);
     });
-    if (count > best_count) {
-      best_count = count;
-      best = mine;
+    if (found == calls.end()) {
+      calls.emplace_back(mine, 1);
+    } else {
+      ++found->second;
     }
   }
-  return *best;
+  const auto best = std::max_element(calls.begin(), calls.end(), [](const auto& a, const auto& b) {
+    return a.second < b.second;  // The first of the largest.
+  });
+  return *best->first;
 }
 
 // REQUIRES: all are inside a collective. Those that are in another one than most, by its group, or

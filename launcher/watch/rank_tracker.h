@@ -17,7 +17,7 @@
 
 namespace dtrain::launcher {
 
-// What the system says of a rank's process.
+// The state of a rank's process, as the system has it.
 struct ProcessSample {
   bool is_stopped = false;
   bool waits_for_disk = false;

@@ -1,5 +1,8 @@
 #include "launcher/watch/rank_view.h"
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -11,24 +14,35 @@ namespace {
 constexpr size_t kLongCall = 200;
 constexpr size_t kShortCall = 40;
 
-Json ViewJson(const RankView& view, size_t call_bytes) {
+// What many ranks have in common is written once and referred to by its place.
+class CommonValues {
+ public:
+  size_t PlaceOf(Json value) {
+    const auto [found, is_new] = places_.emplace(DumpJson(value), list_.size());
+    if (is_new) {
+      list_.push_back(std::move(value));
+    }
+    return found->second;
+  }
+  Json Take() { return std::move(list_); }
+
+ private:
+  std::map<std::string, size_t> places_;
+  Json list_ = Json::array();
+};
+
+Json StateJson(const RankView& view, size_t call_bytes) {
   Json groups = Json::array();
   for (const GroupProgress& group : view.groups) {
     groups.push_back({group.group.substr(0, kLongCall), group.entered, group.left,
                       group.call.substr(0, call_bytes)});
   }
   const HangLimits& limits = view.limits;
-  return {{"r", view.rank},
-          {"n", view.node},
-          {"p", view.pid},
-          {"h", view.host},
-          {"s", view.step},
-          {"ph", view.phase},
-          {"l", {limits.fixed_s, limits.patience_s, limits.slow_s}},
-          {"g", std::move(groups)},
-          {"t", {view.still_s, view.silent_s}},
-          {"f", {view.is_stopped, view.waits_for_disk, view.has_ended, view.is_debugged}}};
+  return {view.step,         view.phase,    limits.fixed_s,
+          limits.patience_s, limits.slow_s, std::move(groups)};
 }
+
+int64_t WholeMilliseconds(double seconds) { return std::llround(seconds * 1e3); }
 
 absl::Status IsMalformed() { return absl::InvalidArgumentError("summary of a node is malformed"); }
 
@@ -45,60 +59,66 @@ bool IsGroup(const Json& row) {
          row[2].is_number_integer() && row[3].is_string();
 }
 
-bool IsView(const Json& json) {
-  const auto is = [&json](const char* key, auto check) {
-    const auto found = json.find(key);
-    return found != json.end() && check(*found);
-  };
-  const auto integer = [](const Json& value) { return value.is_number_integer(); };
-  const auto text = [](const Json& value) { return value.is_string(); };
-  return json.is_object() && is("r", integer) && is("n", integer) && is("p", integer) &&
-         is("h", text) && is("s", integer) && is("ph", text) &&
-         is("l", [](const Json& value) { return AllNumbers(value, 3); }) &&
-         is("g", [](const Json& value) { return value.is_array(); }) &&
-         is("t", [](const Json& value) { return AllNumbers(value, 2); }) &&
-         is("f", [](const Json& value) {
-           return value.is_array() && value.size() == 4 && value[0].is_boolean() &&
-                  value[1].is_boolean() && value[2].is_boolean() && value[3].is_boolean();
+bool AllIntegers(const Json& array, size_t size) {
+  return AllNumbers(array, size) && std::all_of(array.begin(), array.end(), [](const Json& value) {
+           return value.is_number_integer();
          });
 }
 
-absl::StatusOr<RankView> ParseView(const Json& json) {
-  if (!IsView(json)) {
+// A row of a rank: rank, node, pid, the places of its host and state, milliseconds still and
+// silent, and flags as bits.
+absl::StatusOr<RankView> ParseView(const Json& row, const Json& hosts, const Json& states) {
+  if (!AllIntegers(row, 8) || row[3].get<uint64_t>() >= hosts.size() ||
+      row[4].get<uint64_t>() >= states.size()) {
     return IsMalformed();
   }
-  RankView view{.rank = json["r"].get<int>(),
-                .node = json["n"].get<int>(),
-                .pid = json["p"].get<int>(),
-                .host = json["h"].get<std::string>(),
-                .step = json["s"].get<int64_t>(),
-                .phase = json["ph"].get<std::string>()};
-  view.limits = {json["l"][0].get<double>(), json["l"][1].get<double>(),
-                 json["l"][2].get<double>()};
-  for (const Json& row : json["g"]) {
-    if (!IsGroup(row)) {
+  const Json& host = hosts[row[3].get<size_t>()];
+  const Json& state = states[row[4].get<size_t>()];
+  if (!host.is_string() || !state.is_array() || state.size() != 6 ||
+      !state[0].is_number_integer() || !state[1].is_string() || !state[2].is_number() ||
+      !state[3].is_number() || !state[4].is_number() || !state[5].is_array()) {
+    return IsMalformed();
+  }
+  RankView view{.rank = row[0].get<int>(),
+                .node = row[1].get<int>(),
+                .pid = row[2].get<int>(),
+                .host = host.get<std::string>(),
+                .step = state[0].get<int64_t>(),
+                .phase = state[1].get<std::string>()};
+  view.limits = {state[2].get<double>(), state[3].get<double>(), state[4].get<double>()};
+  for (const Json& group : state[5]) {
+    if (!IsGroup(group)) {
       return IsMalformed();
     }
-    view.groups.push_back({.group = row[0].get<std::string>(),
-                           .entered = row[1].get<uint64_t>(),
-                           .left = row[2].get<uint64_t>(),
-                           .call = row[3].get<std::string>()});
+    view.groups.push_back({.group = group[0].get<std::string>(),
+                           .entered = group[1].get<uint64_t>(),
+                           .left = group[2].get<uint64_t>(),
+                           .call = group[3].get<std::string>()});
   }
-  view.still_s = json["t"][0].get<double>();
-  view.silent_s = json["t"][1].get<double>();
-  view.is_stopped = json["f"][0].get<bool>();
-  view.waits_for_disk = json["f"][1].get<bool>();
-  view.has_ended = json["f"][2].get<bool>();
-  view.is_debugged = json["f"][3].get<bool>();
+  view.still_s = static_cast<double>(row[5].get<int64_t>()) * 1e-3;
+  view.silent_s = static_cast<double>(row[6].get<int64_t>()) * 1e-3;
+  const int flags = row[7].get<int>();
+  view.is_stopped = (flags & 1) != 0;
+  view.waits_for_disk = (flags & 2) != 0;
+  view.has_ended = (flags & 4) != 0;
+  view.is_debugged = (flags & 8) != 0;
   return view;
 }
 
 std::string EncodeWithin(const NodeSummary& summary, size_t call_bytes, bool with_blocks) {
   Json ranks = Json::array();
+  CommonValues hosts;
+  CommonValues states;
   for (const RankView& view : summary.ranks) {
-    ranks.push_back(ViewJson(view, call_bytes));
+    const int flags = (view.is_stopped ? 1 : 0) + (view.waits_for_disk ? 2 : 0) +
+                      (view.has_ended ? 4 : 0) + (view.is_debugged ? 8 : 0);
+    ranks.push_back({view.rank, view.node, view.pid, hosts.PlaceOf(view.host),
+                     states.PlaceOf(StateJson(view, call_bytes)), WholeMilliseconds(view.still_s),
+                     WholeMilliseconds(view.silent_s), flags});
   }
   return DumpJson({{"attempt", summary.attempt},
+                   {"hosts", hosts.Take()},
+                   {"states", states.Take()},
                    {"ranks", std::move(ranks)},
                    {"steps", {summary.steps.steps, summary.steps.p99_s, summary.steps.pause_s}},
                    {"blocks", with_blocks ? summary.blocks : Json::array()}});
@@ -124,17 +144,20 @@ const GroupProgress* RankView::In(absl::string_view group) const {
   return nullptr;
 }
 
-std::string EncodeSummary(const NodeSummary& summary) {
+std::string EncodeSummary(const NodeSummary& summary, size_t bytes_max) {
   std::string text = EncodeWithin(summary, kLongCall, true);
-  if (text.size() > kSummaryBytesMax) {
+  if (text.size() > bytes_max) {
     text = EncodeWithin(summary, kShortCall, true);
   }
-  return text.size() > kSummaryBytesMax ? EncodeWithin(summary, kShortCall, false) : text;
+  return text.size() > bytes_max ? EncodeWithin(summary, kShortCall, false) : text;
 }
 
 absl::StatusOr<NodeSummary> ParseSummary(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "summary of a node"));
-  if (!json.is_object() || !json.contains("ranks") || !json["ranks"].is_array() ||
+  const auto is_list = [&json](const char* key) {
+    return json.contains(key) && json[key].is_array();
+  };
+  if (!json.is_object() || !is_list("ranks") || !is_list("hosts") || !is_list("states") ||
       !json.contains("steps") || !AllNumbers(json["steps"], 3) || !json.contains("blocks") ||
       !json.contains("attempt") || !json["attempt"].is_number_integer()) {
     return IsMalformed();
@@ -142,7 +165,7 @@ absl::StatusOr<NodeSummary> ParseSummary(absl::string_view text) {
   NodeSummary summary;
   summary.attempt = json["attempt"].get<int>();
   for (const Json& row : json["ranks"]) {
-    DT_ASSIGN_OR_RETURN(RankView view, ParseView(row));
+    DT_ASSIGN_OR_RETURN(RankView view, ParseView(row, json["hosts"], json["states"]));
     summary.ranks.push_back(std::move(view));
   }
   summary.steps = {json["steps"][0].get<int64_t>(), json["steps"][1].get<double>(),

@@ -1,5 +1,5 @@
-// What an agent knows of a rank at one moment: the input of the decisions about hangs. Plain values
-// and pure functions.
+// An agent's knowledge of a rank at one moment: the input of the decisions about hangs. Plain
+// values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct StepStatistics {
   double pause_s = 0;
 };
 
-// What an agent tells the others of its ranks, bounded by kSummaryBytesMax however many they are.
+// An agent's report on its ranks, and on those of the nodes below it in the tree of nodes.
 struct NodeSummary {
   int attempt = 0;
   std::vector<RankView> ranks;
@@ -54,9 +54,11 @@ struct NodeSummary {
   Json blocks = Json::array();  // straggler.h.
 };
 inline constexpr size_t kSummaryBytesMax = size_t{64} << 10;
+// For what an agent has gathered from others; the store takes values of 1 MiB.
+inline constexpr size_t kGatheredBytesMax = size_t{960} << 10;
 
 // Calls are cut when the text would be too long, then the blocks are left out.
-std::string EncodeSummary(const NodeSummary& summary);
+std::string EncodeSummary(const NodeSummary& summary, size_t bytes_max = kSummaryBytesMax);
 absl::StatusOr<NodeSummary> ParseSummary(absl::string_view text);
 
 // "rank 1 (host b, pid 4711)".

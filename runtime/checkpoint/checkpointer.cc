@@ -1,7 +1,7 @@
 #include "dtrain/checkpointer.h"
 
-#include <csignal>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,14 +25,11 @@
 #include "runtime/checkpoint/tracked_states.h"
 #include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/job/job_state.h"
+#include "runtime/job/stop_reason.h"
 #include "runtime/model/phase.h"
 
 namespace dtrain {
 namespace {
-
-const char* SignalName(int signal) {
-  return signal == SIGTERM ? "SIGTERM" : signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGHUP";
-}
 
 // Where training is when the end of a save is recorded.
 enum class SaveKind {
@@ -458,7 +455,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   }
   saved.Update(state.tiers->Finish());
   state.job.metrics().Flush();
-  const char* const why = SignalName(state.job.stop_signal());
+  DT_ASSIGN_OR_RETURN(const std::string why, WhatStopped(state.job));
   return saved.ok()
              ? absl::CancelledError(absl::StrFormat(
                    "stopped by %s after step %d, which is saved in %s; the same command resumes",
@@ -488,6 +485,7 @@ absl::Status Checkpointer::Finish() {
                       absl::StrFormat("the last step, %d, is not saved", step));
     }
   }
+  state.journal.Finish();  // Removes on other hosts, which stay until their tiers have finished.
   const absl::Status copied = state.tiers->Finish();
   state.job.metrics().Flush();
   return copied;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/threads/bounded_queue.h"
 #include "checkpoint/journal/journal.h"
 
 namespace dtrain {
@@ -84,6 +85,12 @@ bool JournalThread::WaitUntilLeft(int steps, Deadline deadline) {
     return true;
   }
   return changed_.wait_for(lock, absl::ToChronoNanoseconds(deadline.Remaining()), is_reached);
+}
+
+void JournalThread::WaitUntilIdle() {
+  const auto idle = std::make_shared<BoundedQueue<bool>>(1);
+  worker_.Submit([idle] { idle->TryPush(true); });
+  idle->Pop(Deadline::Infinite());
 }
 
 absl::Status JournalThread::failure() const {

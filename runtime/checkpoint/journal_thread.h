@@ -47,6 +47,8 @@ class JournalThread {
 
   // Returns when at most `steps` of those handed over are not durable, or false at the deadline.
   bool WaitUntilLeft(int steps, Deadline deadline);
+  // Returns when all that was handed over is done, removals too.
+  void WaitUntilIdle();
   // The first failure since Begin. After it steps are dropped.
   absl::Status failure() const;
 

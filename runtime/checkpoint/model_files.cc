@@ -106,6 +106,19 @@ absl::Status CheckFit(const std::vector<Target>& targets,
                    "that belongs to it"));
 }
 
+// All that is to be read, once it is known that it can be.
+absl::StatusOr<std::vector<Target>> FittingTargets(const torch::nn::Module& module,
+                                                   const ModelFiles& files,
+                                                   const checkpoint::HuggingFaceFolder& folder,
+                                                   const LoadModelOptions& options) {
+  std::vector<Target> targets = TargetsOf(module, options);
+  DT_RETURN_IF_ERROR(CheckFit(targets, folder, options));
+  for (const Target& target : targets) {
+    DT_RETURN_IF_ERROR(files.Describe(target.name).status());
+  }
+  return targets;
+}
+
 }  // namespace
 
 struct ModelFiles::State {
@@ -214,14 +227,16 @@ absl::StatusOr<bool> ModelFiles::HaveEqualValues(const std::string& a, const std
 
 absl::Status LoadModel(const Job& job, torch::nn::Module& module, const ModelFiles& files,
                        const LoadModelOptions& options) {
-  const std::vector<Target> targets = TargetsOf(module, options);
-  DT_RETURN_IF_ERROR(CheckFit(targets, files.state_->folder, options));
-  for (const Target& target : targets) {
-    DT_RETURN_IF_ERROR(files.Describe(target.name).status());
+  if (job.rank() == 0) {
+    return LoadModel(module, files, options);
   }
-  if (job.rank() != 0) {
-    return absl::OkStatus();
-  }
+  return FittingTargets(module, files, files.state_->folder, options).status();
+}
+
+absl::Status LoadModel(torch::nn::Module& module, const ModelFiles& files,
+                       const LoadModelOptions& options) {
+  DT_ASSIGN_OR_RETURN(const std::vector<Target> targets,
+                      FittingTargets(module, files, files.state_->folder, options));
   for (const Target& target : targets) {
     DT_RETURN_IF_ERROR(files.Read(target.name, target.tensor));
   }

@@ -123,6 +123,7 @@ absl::Status RemoteTier::CopyOne(const StepId& id) {
       EventKind::kEvent, id.step,
       {{"name", "remote_copy"},
        {"path", remote_->DisplayName(id.DirectoryName())},
+       {"files_by_hosts", copied.files_sent},  // The rest went through this rank.
        {"m", {{"ckpt/remote_bytes", copied.bytes}, {"ckpt/remote_seconds", seconds}}}});
   if (const absl::Status removed = RemoveOld(id.epoch); !removed.ok()) {
     DT_LOG(Warning) << "cannot remove old checkpoints of " << remote_->DisplayName("") << ": "

@@ -268,7 +268,7 @@ void StepJournal::Record() {
 
 void StepJournal::Finish() {
   Append(nullptr);
-  thread_.WaitUntilLeft(0, Deadline::Infinite());
+  thread_.WaitUntilIdle();
   SwitchOffIfNeeded();
   Record();
 }

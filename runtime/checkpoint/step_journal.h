@@ -63,7 +63,7 @@ class StepJournal : public std::enable_shared_from_this<StepJournal> {
   void Rotate();
   // On rank 0, when the checkpoint is durable.
   void RemoveBefore(const checkpoint::StepId& id) { thread_.RemoveBefore(id); }
-  // Waits until all is durable.
+  // Waits until all is durable, and what a checkpoint has made needless is gone.
   void Finish();
 
  private:

@@ -11,6 +11,20 @@ namespace {
 
 constexpr char kOnAllRanks[] = "dtrain/on-all-ranks";
 
+// Ranks that update by different rates would drift apart.
+absl::Status CompareRates(const std::vector<StepVote>& votes) {
+  for (size_t rank = 1; rank < votes.size(); ++rank) {
+    if (votes[rank].lr_factor != votes[0].lr_factor) {
+      return OnAllRanks(absl::InvalidArgumentError(
+          absl::StrFormat("EngineOptions::lr_factor gives %g on rank 0 and %g on rank %d for step "
+                          "%d; it must depend "
+                          "on the step alone",
+                          votes[0].lr_factor, votes[rank].lr_factor, rank, votes[0].step + 1)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
@@ -45,6 +59,9 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
       verdict.failed = true;
       verdict.failed_rank = static_cast<int>(rank);
     }
+  }
+  if (!verdict.failed) {
+    DT_RETURN_IF_ERROR(CompareRates(votes));
   }
   return verdict;
 }

@@ -32,6 +32,7 @@ struct StepVote {
   int32_t has_batch = 0;
   int32_t lacks_spare = 0;
   double micro_batch_s = 0;  // A micro-batch of this step took so long.
+  double lr_factor = 1;      // EngineOptions::lr_factor of the step.
 };
 
 struct StepVerdict {

@@ -27,8 +27,9 @@ EngineState& Engine::state() { return core_->SettledState(); }
 absl::StatusOr<StepReport> Engine::RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                            absl::FunctionRef<Loss()> forward,
                                            absl::FunctionRef<std::optional<GraphInputs>()> inputs,
+                                           absl::FunctionRef<std::string()> description,
                                            Tracked* data) {
-  return core_->Step({load, forward, inputs}, data);
+  return core_->Step({load, forward, inputs, description}, data);
 }
 
 absl::Status Engine::Backward(const Loss& loss, BackwardOptions options) {

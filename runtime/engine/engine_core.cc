@@ -158,11 +158,14 @@ absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
   absl::Status failure = health_.failure();
   failure.Update(parts_->gradients->status());
   failure.Update(micro_batches_.activation_status());
+  const absl::StatusOr<double> lr_factor = LrFactorAt(state_.options, state_.progress.updates);
+  failure.Update(lr_factor.status());
   StepVote vote{.count = step_.count,
                 .samples = step_.samples,
                 .step = state_.progress.step,
                 .epoch = job_.group().epoch(),
-                .failed = failure.ok() ? 0 : 1};
+                .failed = failure.ok() ? 0 : 1,
+                .lr_factor = lr_factor.value_or(1)};
   const absl::Status filled = parts_->strategy->Fill(vote);
   vote.stop_signal = job_.stop_signal();
   vote.unused_parameters = parts_->plan->NoteUsed(parts_->gradients->used());

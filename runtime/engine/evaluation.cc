@@ -7,6 +7,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "dtrain/batch_source.h"
@@ -50,7 +51,8 @@ absl::Status Evaluation::Load() {
     vote_.has_batch = loaded.ok() ? 1 : 0;
     return IsEndOfData(loaded) ? LoadSpare() : loaded;
   } catch (const std::exception& error) {
-    return FromException("in the data source of an evaluation", error);
+    return FromException(
+        absl::StrCat("in the data source of an evaluation, ", calls_.description()).c_str(), error);
   }
 }
 
@@ -125,7 +127,8 @@ absl::StatusOr<StepVerdict> Evaluation::AgreeOnNext(const absl::Status& failure)
 absl::StatusOr<StepVerdict> Evaluation::TakeBatches() {
   Job& job = engine_.job;
   const int64_t micro_batches_max =
-      job.config().eval_batches() * job.config().gradient_accumulation_steps();
+      calls_.to_end ? std::numeric_limits<int64_t>::max()
+                    : job.config().eval_batches() * job.config().gradient_accumulation_steps();
   vote_.step = engine_.state.progress.step;
   vote_.epoch = job.group().epoch();
   absl::Status failure;

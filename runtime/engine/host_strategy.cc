@@ -9,7 +9,6 @@
 #include "runtime/gradients/reduced_gradient.h"
 #include "runtime/model/phase.h"
 #include "runtime/plan/optimizer/loss_scale.h"
-#include "runtime/plan/optimizer/lr_schedule.h"
 
 namespace dtrain {
 
@@ -78,14 +77,14 @@ absl::Status HostStrategy::Apply(const StepVerdict& verdict, StepReport& report)
   const double to_mean = ToMean(config, state_, verdict.count);
   report.grad_norm = std::sqrt(verdict.sum_of_squares) * to_mean;
   report.loss_scale = state_.progress.loss_scale.scale;
-  report.learning_rate = plan::LrAt(config.scheduler(), state_.progress.updates);
+  report.learning_rate = plan_.learning_rate();
   if (!verdict.updates()) {
     report.skipped = true;
     ++state_.progress.skipped;
     return absl::OkStatus();
   }
-  const UpdateStep step =
-      plan_.StepOf(to_mean * kernels::ClipFactor(report.grad_norm, config.gradient_clipping()));
+  const UpdateStep step = plan_.StepOf(
+      to_mean * kernels::ClipFactor(report.grad_norm, plan_.engine().gradient_clipping));
   const ReducedGradient gradient = gradients_.reduced();
   DT_RETURN_IF_ERROR(parts_.rule->Prepare(
       {job_.group(), state_, gradient, plan_.pieces(), step, parts_.stream.get()}));

@@ -65,7 +65,7 @@ void MicroBatches::Begin() {
 
 absl::StatusOr<bool> MicroBatches::TakeAll(const StepCalls& calls) {
   StopLooks& looks = engine_.looks;
-  const int64_t accumulation = engine_.job.config().gradient_accumulation_steps();
+  const int64_t accumulation = engine_.plan->engine().accumulation;
   for (int64_t micro = 0; micro < accumulation; ++micro) {
     DT_RETURN_IF_ERROR(Take(calls, micro, {.last_micro_batch = micro + 1 == accumulation}));
     if (looks.Due(micro + 1, accumulation)) {
@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> MicroBatches::Load(const StepCalls& calls) {
   try {
     return calls.load();
   } catch (const std::exception& error) {
-    return FromException("in the data source", error);
+    return FromException(absl::StrCat("in the data source ", calls.source()).c_str(), error);
   }
 }
 

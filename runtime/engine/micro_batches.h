@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -26,6 +27,7 @@ struct StepCalls {
   absl::FunctionRef<absl::StatusOr<int64_t>()> load;  // The next batch; its samples, or 0.
   absl::FunctionRef<Loss()> forward;                  // Runs on what was loaded last.
   absl::FunctionRef<std::optional<GraphInputs>()> inputs;
+  absl::FunctionRef<std::string()> source;  // Names what `load` reads.
 };
 
 class MicroBatches {

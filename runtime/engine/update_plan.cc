@@ -9,9 +9,10 @@
 
 namespace dtrain {
 
-UpdatePlan::UpdatePlan(Job& job, EngineState& state, UpdateGroups groups)
+UpdatePlan::UpdatePlan(Job& job, EngineState& state, SettledSettings engine, UpdateGroups groups)
     : job_(job),
       state_(state),
+      engine_(std::move(engine)),
       groups_(std::move(groups)),
       unused_(job.group(), state.flat->layout(), job.config().optimizer().skip_unused) {
   if (job.config().optimizer().skip_unused) {
@@ -65,6 +66,10 @@ const std::vector<StateChunk>& UpdatePlan::Chunks(const UpdateRule& rule, Cut cu
   return chunks_;
 }
 
+double UpdatePlan::learning_rate() const {
+  return LearningRateAt(job_.config(), engine_, state_.options, state_.progress.updates);
+}
+
 UpdateStep UpdatePlan::StepOf(double gradient_scale) const {
   const Config& config = job_.config();
   UpdateStep step{.update = state_.progress.updates + 1,
@@ -80,9 +85,11 @@ UpdateStep UpdatePlan::StepOf(double gradient_scale) const {
        ++i) {  // Then each parameter has its settings.
     step.settings[i].missed = state_.progress.missed[i];
   }
+  // The step's agreement has refused a factor that is none.
+  const double factor = LrFactorAt(state_.options, state_.progress.updates).value_or(1);
   for (ParamSettings& group : step.settings) {
-    group.lr = plan::GroupLrAt(config.scheduler(), config.optimizer().lr, group.lr,
-                               state_.progress.updates);
+    group.lr = factor * plan::GroupLrAt(config.scheduler(), engine_.lr_of_run, group.lr,
+                                        state_.progress.updates);
     const plan::Betas betas =
         plan::BetasAt(config.scheduler(), {group.beta1, group.beta2}, state_.progress.updates);
     group.beta1 = betas.first;

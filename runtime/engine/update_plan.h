@@ -11,6 +11,7 @@
 #include "dtrain/job.h"
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/unused_parameters.h"
+#include "runtime/optimizer/engine_settings.h"
 #include "runtime/optimizer/engine_state.h"
 #include "runtime/optimizer/state_stream.h"
 #include "runtime/optimizer/update_pieces.h"
@@ -24,7 +25,7 @@ using BucketPieces = std::vector<std::vector<UpdatePiece>>;
 class UpdatePlan {
  public:
   // REQUIRES: `job` and `state` outlive this object; the layout of `state` is known.
-  UpdatePlan(Job& job, EngineState& state, UpdateGroups groups);
+  UpdatePlan(Job& job, EngineState& state, SettledSettings engine, UpdateGroups groups);
 
   // This rank updates `owned`, which travels as one bucket.
   void AddBucket(const plan::OwnedRange& owned);
@@ -42,6 +43,10 @@ class UpdatePlan {
   // The pieces that this step updates.
   const BucketPieces& pieces() const { return skips() ? used_pieces_ : pieces_; }
   size_t buckets() const { return pieces_.size(); }
+  // What holds for the engine as a whole.
+  const SettledSettings& engine() const { return engine_; }
+  // Its learning rate for the update that comes next, before groups.
+  double learning_rate() const;
   const std::vector<ParamSettings>& settings() const { return groups_.settings; }
   // Patterns of no_weight_decay that name no parameter of this engine.
   const std::vector<std::string>& unmatched_decay() const { return groups_.unmatched_decay; }
@@ -62,6 +67,7 @@ class UpdatePlan {
 
   Job& job_;
   EngineState& state_;
+  const SettledSettings engine_;
   const UpdateGroups groups_;
   UnusedParameters unused_;
   BucketPieces pieces_;

@@ -54,7 +54,7 @@ class MicroBatchMarks {
   }
   // In a capture, marks a full bucket: its reduction must not start. False: no capture.
   bool Record(size_t bucket);
-  // What the reduction of a bucket waits for: its mark in the graph that was launched, or null.
+  // The reduction of a bucket waits for this: its mark in the graph that was launched, or null.
   comm::CudaEvent* after(size_t bucket) const {
     return launched_ != nullptr ? launched_->after(bucket, cut_) : nullptr;
   }

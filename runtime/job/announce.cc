@@ -90,6 +90,13 @@ absl::Status CheckGroupEngines(Job::State& state) {
                           i, groups[i].engine, called));
     }
   }
+  for (const std::string& name : state.config->engine_names()) {
+    if (std::none_of(state.engines.begin(), state.engines.end(),
+                     [&](const auto& engine) { return engine.name == name; })) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "engines.%s holds for no engine, because none has this name; %s", name, called));
+    }
+  }
   for (const std::string& pattern : state.config->optimizer().no_weight_decay) {
     if (std::all_of(state.engines.begin(), state.engines.end(), [&](const auto& engine) {
           const auto& unmatched = engine.unmatched_decay;

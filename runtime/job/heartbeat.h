@@ -1,4 +1,4 @@
-// What a rank tells its agent of its progress: at each phase at once, and several times a second
+// A rank's reports to its agent on its progress: at each phase at once, and several times a second
 // how far it is in collectives. Thread-safe; never blocks a step.
 //
 // The regular beats come from comm's watchdog thread, so they go on while the training thread hangs

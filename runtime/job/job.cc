@@ -25,6 +25,7 @@
 #include "base/version.h"
 #include "comm/call_timeout.h"
 #include "runtime/job/error_file.h"
+#include "runtime/job/gather_texts.h"
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_device.h"
 #include "runtime/job/job_state.h"
@@ -123,6 +124,10 @@ absl::Status OpenMetrics(Job::State& state) {
   options.interval = state.config->metrics_interval();
   options.columns = state.config->metrics_console();
   options.print_progress = !state.agent.connected();
+  options.gather = [&state](const std::string& mine) {
+    return GatherTexts(*state.group, mine,
+                       Deadline::After(absl::Seconds(state.config->comm_timeout_seconds())));
+  };
   if (state.env.rank == 0 && !state.agent.connected() && state.config->metrics_tensorboard()) {
     options.tensorboard_run_dir = state.run_dir;  // An agent would write these files itself.
   }
@@ -327,7 +332,11 @@ void Job::Beat(const char* phase, int64_t step) {
 
 int Job::stop_signal() const {
   const int agreed = state_->stop_signal.load();
-  return agreed != 0 ? agreed : ReceivedStopSignal();
+  if (agreed != 0) {
+    return agreed;
+  }
+  const int received = ReceivedStopSignal();
+  return received != 0 || state_->stop_reason.empty() ? received : kProgramStop;
 }
 void Job::AgreeToStop(int signal) {
   if (signal == SIGXCPU) {

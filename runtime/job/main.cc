@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
+#include "base/job_env.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/system/crash_stack.h"
 #include "base/system/resource_limits.h"
@@ -13,6 +15,7 @@
 #include "runtime/job/exception_status.h"
 #include "runtime/job/job_state.h"
 #include "runtime/job/stop_signal.h"
+#include "runtime/job/survivor.h"
 
 namespace dtrain {
 namespace {
@@ -21,6 +24,9 @@ namespace {
 int JobExitCode(const Job* job, const absl::Status& status) {
   const int signal =
       job != nullptr && job->stop_signal() != 0 ? job->stop_signal() : ReceivedStopSignal();
+  if (absl::IsCancelled(status) && signal == Job::kProgramStop) {
+    return kExitOk;  // Stopped as the program asked, with a committed save.
+  }
   const bool terminated = signal == SIGTERM || signal == SIGXCPU;
   if (absl::IsCancelled(status) && signal != 0) {  // Stopped as asked, with a committed save.
     return terminated ? kExitTerminated : kExitInterrupted;
@@ -35,7 +41,7 @@ int JobExitCode(const Job* job, const absl::Status& status) {
 // program with Cancelled.
 absl::Status CheckStopWasSaved(Job& job) {
   const char* const ended = job.state().ended_by_stop;
-  return ended != nullptr
+  return ended != nullptr && job.stop_signal() != Job::kProgramStop
              ? absl::UnavailableError(absl::StrFormat(
                    "a stop signal has ended %s, and the program has ended without a "
                    "Checkpointer::MaybeSave behind it; the same command goes on from the last "
@@ -69,6 +75,33 @@ absl::StatusOr<std::unique_ptr<Job>> CreateJob(const JobOptions& options) {
   }
 }
 
+// How one job of this process ended.
+struct Ended {
+  int code = 0;
+  bool is_recoverable = false;  // Another rank, a node or a connection was lost, and nothing else.
+};
+
+bool LostOthers(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsAborted(status) || absl::IsDeadlineExceeded(status);
+}
+
+// Runs one job from its start to the end of all that it owns. `trains_on_host`: whether the jobs of
+// this process train on the CPU; what a failed job leaves on a GPU may not be usable again.
+Ended RunJob(const JobOptions& options, absl::Status (*train)(Job&), bool& trains_on_host) {
+  auto job = CreateJob(options);
+  const absl::Status status =
+      job.ok() ? WithReason(**job, RunTraining(**job, train)) : job.status();
+  const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);
+  ReportEnd(job.ok() ? &(*job)->state() : nullptr, status, code);
+  const int signal = job.ok() ? (*job)->stop_signal() : ReceivedStopSignal();
+  if (job.ok()) {
+    trains_on_host = (*job)->state().device->is_host();
+  }
+  return {.code = code,
+          .is_recoverable =
+              trains_on_host && signal == 0 && code == kExitTemporary && LostOthers(status)};
+}
+
 }  // namespace
 
 int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) {
@@ -84,12 +117,19 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
   EndWithALineAtLimits();
   WriteStackAtCrash();
   InstallStopSignals();
-  auto job = CreateJob(arguments->options);
-  const absl::Status status =
-      job.ok() ? WithReason(**job, RunTraining(**job, train)) : job.status();
-  const int code = JobExitCode(job.ok() ? job->get() : nullptr, status);
-  ReportEnd(job.ok() ? &(*job)->state() : nullptr, status, code);
-  return code;
+  Survivor survivor(ReadEnvironment());
+  bool trains_on_host = false;
+  while (true) {
+    const Ended ended = RunJob(arguments->options, train, trains_on_host);
+    if (!ended.is_recoverable || !survivor.can_stay()) {
+      return ended.code;
+    }
+    ForgetStopSignals();  // While it waits, a signal ends this process.
+    if (const absl::Status next = survivor.AwaitNextAttempt(ended.code); !next.ok()) {
+      DT_LOG(Info) << "this process does not go on: " << next.message();
+      return ended.code;
+    }
+  }
 }
 
 }  // namespace dtrain

@@ -86,6 +86,13 @@ void InstallStopSignals() {
 
 void DeferStopSignals() { deferred = true; }
 
+void ForgetStopSignals() {
+  deferred = false;
+  if (const int late = received; late != 0) {
+    EndNow(late);  // It came behind the last look of the job that has ended.
+  }
+}
+
 int ReceivedStopSignal() { return received.load(); }
 
 }  // namespace dtrain

@@ -23,6 +23,10 @@ void InstallStopSignals();
 // evaluation begins.
 void DeferStopSignals();
 
+// Between two jobs of a process: no signal counts as received, and until DeferStopSignals() the
+// next one ends the process at once, as before its first job.
+void ForgetStopSignals();
+
 // The first signal received, 0 when none.
 int ReceivedStopSignal();
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "base/console/terminal.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "base/tensorboard/export.h"
 #include "base/threads/worker.h"
 #include "runtime/metrics/step_record.h"
@@ -56,6 +58,40 @@ std::unique_ptr<RunConsole> OwnConsole(const MetricsOptions& options) {
   console.folder = WorkingDirectory();
   console.interval = std::max<int64_t>(1, options.interval);
   return std::make_unique<RunConsole>(console);
+}
+
+// A rank's part of a mean, sent as bytes with the name behind it.
+struct MeanPart {
+  double value = 0;
+  double weight = 0;
+};
+
+// In rank order, so that every rank gets the same bits.
+absl::StatusOr<double> WeightedMean(const std::vector<std::string>& parts) {
+  double sum = 0;
+  double weights = 0;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    MeanPart part;
+    std::memcpy(&part, parts[rank].data(), sizeof(part));
+    const std::string name = parts[rank].substr(sizeof(part));
+    if (const std::string first = parts[0].substr(sizeof(part)); name != first) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "Metrics::LogMean got \"%s\" on rank 0 and \"%s\" on rank %d; all ranks log the same "
+          "names in the same order",
+          first, name, rank));
+    }
+    if (!(part.weight >= 0) || std::isinf(part.weight)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("Metrics::LogMean(\"%s\") got the weight %g on rank %d; allowed: a "
+                          "finite number, 0 or more",
+                          name, part.weight, rank));
+    }
+    if (part.weight > 0) {  // A rank without samples has no mean.
+      sum += part.value * part.weight;
+      weights += part.weight;
+    }
+  }
+  return sum / weights;
 }
 
 }  // namespace
@@ -212,6 +248,20 @@ void Metrics::Log(absl::string_view name, double value) {
   record.metrics = {{std::string(name), value}};
   state_->Append(record);
   state_->Show(record);
+}
+
+absl::StatusOr<double> Metrics::LogMean(absl::string_view name, double value, double weight) {
+  const auto& gather = state_->options.gather;
+  MeanPart mine{value, weight};
+  std::string text(reinterpret_cast<const char*>(&mine), sizeof(mine));
+  text.append(name.data(), name.size());
+  std::vector<std::string> all = {text};
+  if (gather != nullptr) {
+    DT_ASSIGN_OR_RETURN(all, gather(text));
+  }
+  DT_ASSIGN_OR_RETURN(const double mean, WeightedMean(all));
+  Log(name, mean);
+  return mean;
 }
 
 Json Metrics::ValuesAtStep() const {

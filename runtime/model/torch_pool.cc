@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <thread>
 
@@ -22,6 +23,10 @@ void SleepBetweenOperations(double cpu_quota) {
   if (threads == 1 || threads < CpusWithin(cpu_quota, cpus)) {
     return;
   }
+  static std::atomic<bool> has_team{false};
+  if (has_team.exchange(true)) {
+    return;  // An earlier job of this process made it, and it sleeps for good.
+  }
   const int team = std::max(2, cpus - threads + 2);
   std::thread([team] {
     sigset_t all;
@@ -33,6 +38,11 @@ void SleepBetweenOperations(double cpu_quota) {
       pause();
     }
   }).detach();
+}
+
+void ComputeOnThisThreadAlone() {
+  at::internal::lazy_init_num_threads();  // Else the first operation would set the number anew.
+  omp_set_num_threads(1);
 }
 
 void TorchParallelFor(int64_t count, int64_t grain,

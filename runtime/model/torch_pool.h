@@ -14,6 +14,10 @@ namespace dtrain {
 // has under `cpu_quota` (base/system/cgroup.h).
 void SleepBetweenOperations(double cpu_quota);
 
+// From now on operations of LibTorch that the calling thread runs start no other threads: for
+// threads of which several work side by side.
+void ComputeOnThisThreadAlone();
+
 void TorchParallelFor(int64_t count, int64_t grain,
                       absl::FunctionRef<void(int64_t begin, int64_t end)> body);
 

@@ -29,7 +29,7 @@ struct StateSlot {
   at::Tensor tensor;  // fp32 or bf16: [total elements] or [shard elements].
 };
 
-// What the optimizer keeps of what this rank updates.
+// The optimizer's states of the elements that this rank updates.
 struct OptimizerStates {
   std::string name;              // The optimizer's, in checkpoints.
   std::vector<StateSlot> slots;  // In its order.

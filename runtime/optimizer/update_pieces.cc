@@ -16,6 +16,13 @@ bool MatchesOne(const std::string& pattern, const std::vector<std::string>& name
                      [&](const std::string& name) { return MatchesPattern(pattern, name); });
 }
 
+// The place where a group was given.
+std::string NameOfGroup(size_t group, size_t own_groups) {
+  return group < own_groups
+             ? absl::StrFormat("param_groups[%d] of the engine's own settings", group)
+             : absl::StrFormat("optimizer.param_groups[%d]", group - own_groups);
+}
+
 // A pattern that matches nothing is a mistake that would train with other settings than meant.
 absl::Status CheckPatterns(const OptimizerConfig& optimizer,
                            const std::vector<std::string>& trained, const GroupingOptions& options,
@@ -43,10 +50,10 @@ absl::Status CheckPatterns(const OptimizerConfig& optimizer,
     for (const std::string& pattern : optimizer.groups[group].params) {
       if (!MatchesOne(pattern, trained)) {
         return absl::InvalidArgumentError(absl::StrFormat(
-            "optimizer.param_groups[%d].params: \"%s\" names no trainable parameter of %s%s; "
+            "%s.params: \"%s\" names no trainable parameter of %s%s; "
             "nearest: %s (* stands for any text). A group for one of several engines gives its "
             "name: \"engine\": \"NAME\" (EngineOptions::name)",
-            group, pattern,
+            NameOfGroup(group, options.own_groups), pattern,
             options.engine.empty() ? absl::StrCat("the engine of ", options.module)
                                    : absl::StrCat("engine \"", options.engine, "\""),
             MatchesOne(pattern, frozen) ? ", only frozen ones" : "",

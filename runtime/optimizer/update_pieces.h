@@ -1,6 +1,7 @@
 // The elements that are updated alike: parameters by their settings, cut to what a rank owns. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct GroupingOptions {
   std::string engine = {};               // EngineOptions::name.
   std::string module = {};               // The class of what it trains, for messages.
   std::vector<std::string> frozen = {};  // Names of the parameters that are not trained.
+  // So many of the optimizer's groups, the first ones, are of the engine's own settings.
+  size_t own_groups = 0;
 };
 
 // With OptimizerConfig::skip_unused ranges are of one parameter each, and so are settings: those of

@@ -26,6 +26,8 @@ def turn(step_of_none=1.0, copy_s=0.01):
     restored = {"restore_s": 0.2, "growth_bytes": 21 * 10**7}
     return {"dtrain": way(0.1), "dtrain-sync": way(0.12, (0.2, 0.2), (0.4, 0.4), (0.2, 0.2)),
             "dtrain-async": way(0.1 * step_of_none, (0.001, 0.5), (0.0002, 0.5), (0.0002, 0.5), skipped=1),
+            "dtrain-journal": {**way(0.1005), "journal": {"bytes": 1e7, "bytes_per_parameter": 2.05,
+                                                          "blocked_s": 0.0001, "write_s": 0.03}},
             "ddp": {"step_s": 0.2},
             "dcp-async": {"step_s": 0.22, "saves": [{"step": 10, "blocked_s": 0.01, "done_s": 1.0}],
                           "bytes": 10**8, "durable_s": 0.5, "restore_s": 0.4, "growth_bytes": 10**8},
@@ -59,6 +61,19 @@ class Goals(unittest.TestCase):
     def test_a_copy_that_is_longer_than_forward_and_backward_bounds_nothing(self):
         self.assertEqual(self.judged([turn(copy_s=0.2)])["async_blocked_ms_per_gb"]["verdict"], "no bound")
 
+    def test_a_journal_costs_a_step_little_and_two_bytes_a_parameter(self):
+        goals = self.judged([turn()])
+        self.assertAlmostEqual(goals["dtrain-journal_step_of_none"]["measured"], 1.005)
+        self.assertEqual(goals["journal_bytes_per_parameter"]["verdict"], "ok")
+        heavy = turn()
+        heavy["dtrain-journal"]["journal"]["bytes_per_parameter"] = 2.2
+        self.assertEqual(self.judged([heavy])["journal_bytes_per_parameter"]["verdict"], "short")
+
+    def test_a_journal_that_the_disk_cannot_take_bounds_no_step(self):
+        slow = turn()
+        slow["direct"]["write_bytes_per_s"] = 1.2e8  # 1e7 bytes in steps of 0.1 s are five sixths of it.
+        self.assertEqual(self.judged([slow])["dtrain-journal_step_of_none"]["verdict"], "no bound")
+
     def test_a_run_without_peers_has_the_other_goals(self):
         alone = turn()
         del alone["dcp-async"], alone["ddp"]
@@ -68,7 +83,8 @@ class Goals(unittest.TestCase):
 
     def test_every_way_has_a_row(self):
         rows = {row["way"]: row for row in checkpoint.summary([turn()])["ways"]}
-        self.assertEqual(list(rows), ["dtrain", "dtrain-sync", "dtrain-async", "ddp", "dcp-async"])
+        self.assertEqual(list(rows), ["dtrain", "dtrain-sync", "dtrain-async", "dtrain-journal", "ddp", "dcp-async"])
+        self.assertAlmostEqual(rows["dtrain-journal"]["blocked_ms"], 0.1)
         self.assertEqual(rows["dtrain-async"]["skipped"], 1)
         self.assertAlmostEqual(rows["dcp-async"]["step_of_none"]["median"], 1.1)
         self.assertNotIn("blocked_ms", rows["ddp"])
@@ -95,6 +111,31 @@ class Records(unittest.TestCase):
             saves, skipped = ours.saves_of(folder, 2)
         self.assertEqual([(save["step"], save["blocked_s"]) for save in saves], [(10, 0.3)])
         self.assertEqual(skipped, 1)
+
+
+class Journals(unittest.TestCase):
+    def write(self, folder, *lines):
+        os.makedirs(f"{folder}/metrics", exist_ok=True)
+        os.makedirs(f"{folder}/checkpoints/step-000000000004.e1", exist_ok=True)
+        with open(f"{folder}/checkpoints/step-000000000004.e1/MANIFEST.json", "w", encoding="utf-8") as file:
+            json.dump({"engine": {"total_elements": 1000}}, file)
+        for rank in (0, 1):
+            with open(f"{folder}/metrics/rank-{rank}.jsonl", "w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"kind": "event", "step": 1, **line}) + "\n" for line in lines)
+
+    def test_a_journal_is_as_slow_as_its_slowest_rank_and_as_large_as_all(self):
+        part = {"name": "journal", "steps": 2,
+                "m": {"journal/bytes": 2000, "journal/seconds": 0.1, "time/journal_s": 0.002}}
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(folder, part, part)
+            self.assertEqual(ours.journal_of(folder, 2), {"bytes": 2000, "bytes_per_parameter": 2.0,
+                                                          "blocked_s": 0.001, "write_s": 0.05})
+
+    def test_one_that_has_switched_itself_off_is_no_measure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.write(folder, {"name": "journal_off", "why": "the disk is slow", "m": {}})
+            with self.assertRaisesRegex(SystemExit, "the disk is slow"):
+                ours.journal_of(folder, 2)
 
 
 class Looks(unittest.TestCase):

@@ -46,11 +46,21 @@ def results():
         return [{"dtrain": 0.4 + 0.1 * i, **{way: 4.0 + i for way in ways}} for i in range(3)]
 
     killed = [{"dtrain": {"seen_s": 0.01, "next_step_s": 0.2 + 0.1 * i, "new_step_s": 0.5},
-               "torchrun": {"seen_s": 0.1, "next_step_s": 6.0}} for i in range(3)]
+               "torchrun": {"seen_s": 0.1, "next_step_s": 6.0}, "torchft": {"next_step_s": 3.0}} for i in range(3)]
+    hang = [{"dtrain": {"seen_s": 1.1 + 0.1 * i, "next_step_s": 1.9, "limit_s": 1.0, "right_rank": True}}
+            for i in range(3)]
+    hang[0]["torchrun"] = {"not_within_s": 20}
+    node = [{"dtrain": {"seen_s": 0.9, "next_step_s": 1.5, "new_step_s": 1.6}}]
     return {"start": [{"name": "2 ranks", "rounds": rounds("torchrun", "torchrun-cpu")}],
             "hosts": [{"name": "2 hosts", "rounds": rounds("torchrun")}],
             "help": [{"name": "dtrain --help", "rounds": [{"dtrain": 0.005}, {"dtrain": 0.03}, {"dtrain": 0.006}]}],
-            "killed": [{"name": "SIGKILL of rank 1", "rounds": killed}]}
+            "killed": [{"name": "SIGKILL of rank 1", "rounds": killed}],
+            "hang": [{"name": "SIGSTOP of rank 1", "rounds": hang}],
+            "node": [{"name": "loss of a host, with a spare", "rounds": node},
+                     {"name": "loss of a host, without a spare", "rounds": node}],
+            "simulated": [{"name": "2,048 simulated ranks", "ranks": 2048, "rounds": [{"dtrain": 0.5}]}],
+            "random": [{"name": "3600 s of random faults", "goodput": 0.96, "lost_beyond_promise": 0, "orphans": [],
+                        "false_restarts": 1}]}
 
 
 class Goals(unittest.TestCase):
@@ -60,9 +70,25 @@ class Goals(unittest.TestCase):
                             ("launch.first_forward_vs_torchrun_without_cuda", 0.1),
                             ("launch.two_hosts_first_forward_vs_torchrun", 0.1), ("launch.help_s", 0.006),
                             ("launch.killed_rank_seen_s", 0.01),
-                            ("launch.killed_rank_next_step_after_seen_s", 0.29)):
+                            ("launch.killed_rank_next_step_after_seen_s", 0.29), ("launch.hang_seen_s", 1.2),
+                            ("launch.hang_right_rank", 1), ("launch.lost_node_seen_s.with_spare", 0.9),
+                            ("launch.lost_node_next_step_s.with_spare", 1.5),
+                            ("launch.lost_node_seen_s.without_spare", 0.9),
+                            ("launch.lost_node_next_step_s.without_spare", 1.5),
+                            ("launch.simulated_2048_ranks_s", 0.5), ("launch.random_faults_goodput", 0.96),
+                            ("launch.random_faults_lost_steps", 0), ("launch.random_faults_orphans", 0),
+                            ("launch.random_faults_false_restarts", 1)):
             self.assertAlmostEqual(goals.pop(name)["measured"], value, msg=name)
         self.assertEqual(goals, {})
+
+    def test_a_hang_is_named_in_time_if_its_limit_was_not_passed_and_the_rank_is_the_right_one(self):
+        found = results()
+        self.assertEqual({goal["name"]: goal["verdict"] for goal in report.judged(launch.all_goals(
+            {"hang": found["hang"]}))}, {"launch.hang_seen_s": "short", "launch.hang_right_rank": "ok"})
+        found["hang"][0]["rounds"][1]["dtrain"].update(limit_s=2.0, right_rank=False)
+        found["hang"][0]["rounds"][2]["dtrain"]["limit_s"] = 2.0
+        self.assertEqual({goal["name"]: goal["verdict"] for goal in report.judged(launch.all_goals(
+            {"hang": found["hang"]}))}, {"launch.hang_seen_s": "ok", "launch.hang_right_rank": "short"})
 
     def test_parts_that_were_not_measured_have_no_goals(self):
         self.assertEqual([goal[0] for goal in launch.all_goals({"help": results()["help"]})], ["launch.help_s"])
@@ -70,10 +96,15 @@ class Goals(unittest.TestCase):
     def test_the_page_shows_each_way_beside_its_goals(self):
         found = {**results(), "goals": report.judged(launch.all_goals(results()))}
         lines = page_tables.TABLES["launch"]({"a/launch.json": found})
-        self.assertIn("| 2 ranks: to the first forward | 500 | 5,000 | 5,000 | 0.5 (at most 0.5); 0.1 (at most "
-                      "0.125) | ok; ok |", lines)
-        self.assertIn("| SIGKILL of rank 1, until the first new step has ended | 500 | | | | |", lines)
-        self.assertEqual(len(lines), 2 + 6)
+        for line in ("| 2 ranks: to the first forward | 500 | 5,000 | 5,000 | | 0.5 (at most 0.5); 0.1 (at most 0.125) "
+                     "| ok; ok |",
+                     "| SIGKILL of rank 1, until the first new step has ended | 500 | | | | | |",
+                     "| SIGSTOP of rank 1, until the next step has ended | 1,900 | over 20,000 | | | | |",
+                     "| loss of a host, with a spare, until the next step has ended | 1,500 | | | | 1.5 (at most 2) "
+                     "| ok |",
+                     "| 2,048 simulated ranks are ready | 500 | | | | 0.5 (at most 1) | ok |"):
+            self.assertIn(line, lines)
+        self.assertEqual(len(lines), 2 + 6 + 2 + 4 + 1 + 1)
 
 
 class Faults(unittest.TestCase):
@@ -83,6 +114,14 @@ class Faults(unittest.TestCase):
         for key, value in (("seen_s", 0.05), ("next_step_s", 1.8), ("new_step_s", 2.0)):
             self.assertAlmostEqual(found[key], value)
         self.assertIsNone(faults.after_kill(1.2, 1.25, steps[:-1]), "no step is new yet")
+
+    def test_the_step_behind_a_hang_is_the_first_of_the_next_start(self):
+        lines = [{"kind": "step", "ts": 9.9}, {"kind": "step", "ts": 11.1},  # The one that was under way.
+                 {"kind": "event", "restored": 50, "ts": 11.5}, {"kind": "step", "ts": 11.75}]
+        hang = {"event": "hang", "ts": 11.0, "limit_s": 1.0, "ranks": [1]}
+        found = faults.after_hang(10.0, [{"event": "start", "ts": 1.0}, hang], lines)
+        self.assertEqual(found, {"seen_s": 1.0, "next_step_s": 1.75, "limit_s": 1.0, "right_rank": True})
+        self.assertFalse(faults.after_hang(10.0, [{**hang, "ranks": [0]}], lines)["right_rank"])
 
     def test_a_killed_rank_is_found_and_the_run_ends(self):
         def steps_of():
@@ -124,8 +163,8 @@ class Program(unittest.TestCase):
                                   timeout=60).stdout
             with open(f"{folder}/launch.json", encoding="utf-8") as file:
                 after = json.load(file)
-        self.assertEqual({part: after[part] for part in ("start", "hosts", "killed")},
-                         {part: before[part] for part in ("start", "hosts", "killed")})
+        self.assertEqual({part: after[part] for part in launch.PARTS if part != "help"},
+                         {part: before[part] for part in launch.PARTS if part != "help"})
         [row] = after["help"]
         self.assertEqual(len(row["rounds"]), launch.HELP_RUNS)
         self.assertEqual(row["command"], "./dev bench launch --parts help")

@@ -353,12 +353,12 @@ Seen LoseRepeatedly(int64_t states, bool with_kills) {
 bool Long() { return std::getenv("DTRAIN_TEST_LONG") != nullptr; }
 
 TEST(PowerLossTest, NoStateLosesADurableCheckpointOrHoldsADamagedOne) {
-  LoseRepeatedly(Long() ? 200'000 : 2'500, /*with_kills=*/false);
+  LoseRepeatedly(Long() ? 40'000 : 2'500, /*with_kills=*/false);
 }
 
 // Processes die as well, and the next attempt goes on from what it sees, durable or not.
 TEST(PowerLossTest, NoStateAfterKillsAndLossesLosesADurableCheckpoint) {
-  const Seen seen = LoseRepeatedly(Long() ? 50'000 : 1'000, /*with_kills=*/true);
+  const Seen seen = LoseRepeatedly(Long() ? 15'000 : 1'000, /*with_kills=*/true);
   if (::testing::GTEST_FLAG(random_seed) == 0) {
     EXPECT_GT(seen.kills, 200);
   }

@@ -37,7 +37,8 @@ constexpr int kSavedRanks = 2;
 constexpr size_t kScale = 10240;  // 10 MiB of weights a rank and 20 MiB of each state.
 constexpr int64_t Elements(size_t scale) { return static_cast<int64_t>(16 * scale) * 32; }
 
-// What a rank of a restored run holds: all weights of both savers, and an equal part of the states.
+// The state of a rank of a restored run: all weights of both savers, and an equal part of the
+// states.
 struct Restored {
   std::vector<std::byte> weights[kSavedRanks];
   std::vector<std::byte> master, moment;

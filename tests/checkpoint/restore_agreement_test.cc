@@ -1,4 +1,4 @@
-// What ranks report of the blocks that they have read, and the verdict over all reports.
+// Ranks' reports on the blocks that they have read, and the verdict over all reports.
 #include "checkpoint/restore/restore_agreement.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ struct Pipe {
   Pipe() { DT_CHECK(pipe2(ends, O_CLOEXEC) == 0); }
   int ends[2];
 
-  // What is written until all others have closed their end.
+  // Reads until all others have closed their end.
   std::string ReadAll() {
     close(ends[1]);
     std::string text;

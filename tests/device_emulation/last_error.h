@@ -1,4 +1,4 @@
-// What a launch and the emulated CUDA runtime share: the last error, which a launch sets and
+// A launch and the emulated CUDA runtime share the last error, which a launch sets and
 // cudaGetLastError takes, and the copies that have not landed yet.
 #pragma once
 

@@ -2,8 +2,9 @@
 (checkpoint.async): no checkpoint is damaged, each start goes on from the newest one, and every loss and
 the weights at the end are those of a run that was never interrupted.
 
-The default kills 20 times, DTRAIN_TEST_LONG 1,000 times. What is killed and when is drawn from a seed,
-which the output names and `--seed N` sets; what a process does at that time depends on the machine.
+The default kills 20 times, DTRAIN_TEST_LONG 250 times (journal_kill_test 1,000 times). What is killed and
+when is drawn from a seed, which the output names and `--seed N` sets; what a process does at that time
+depends on the machine.
 """
 import argparse
 import glob
@@ -22,7 +23,7 @@ from faults_test import ranks_of
 from processes import marked_processes
 from time_bounds import bound_s
 
-KILLS = 1000 if "DTRAIN_TEST_LONG" in os.environ else 20
+KILLS = 250 if "DTRAIN_TEST_LONG" in os.environ else 20
 STEPS = 400
 SETS = [f"train_steps={STEPS}", "checkpoint.async=true", "checkpoint.interval=3", "checkpoint.keep=2",
         "deterministic=true", "metrics.tensorboard=false"]

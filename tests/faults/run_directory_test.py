@@ -9,7 +9,7 @@ from end_to_end import BIN, EndToEnd
 
 # Long enough for another job to start meanwhile. What it begins from is kept.
 ENDLESS = ["train_steps=1000000", "checkpoint.interval=50", "checkpoint.keep=1000"]
-# What the warning about a failed save says: only jobs that go on have it.
+# The warning about a failed save; only jobs that go on have it.
 PROMISES = ("was not saved", "the last good one", "restart 1 of")
 
 

@@ -1,5 +1,5 @@
-"""A program that hands Engine::Step or Engine::Evaluate what they cannot take gets one error line, which
-names the concept and what is needed, in place of pages of template errors.
+"""A program that hands Engine::Step, Engine::Evaluate or DataLoader::Open what they cannot take gets one
+error line, which names the concept and what is needed, in place of pages of template errors.
 
 All wrong calls are in one file that is only parsed, so that LibTorch's headers are read once.
 """
@@ -18,6 +18,7 @@ PROGRAM = """
 #include <memory>
 #include <optional>
 
+#include "dtrain/data_loader.h"
 #include "dtrain/engine.h"
 
 struct Batch {};
@@ -30,9 +31,23 @@ struct Optional {
 };
 at::Tensor MeanLoss(const Batch& batch);
 dtrain::Loss SumLoss(Batch& batch);
+struct Items {
+  size_t size() const;
+  dtrain::Sample Get(int64_t index) const;
+};
+struct Unsized {
+  dtrain::Sample Get(int64_t index) const;
+};
+struct Changing : Unsized {
+  int64_t size() const;
+  dtrain::Sample Get(int64_t index);
+};
 
 void Wrong(dtrain::Engine& engine, Good good, Nothing nothing, Optional optional,
-           std::unique_ptr<Good> pointer) {
+           std::unique_ptr<Good> pointer, dtrain::Job& job, Items items, Unsized unsized,
+           Changing changing) {
+  (void)dtrain::DataLoader::Open(job, items);
+  (void)dtrain::DataLoader::Open(job, items, {.name = "items", .drop_last = true});
   (void)engine.Step(good, MeanLoss);
   (void)engine.Evaluate(good, SumLoss);
   (void)engine.Step(good, [](auto) { return at::Tensor(); });
@@ -40,6 +55,7 @@ CALLS}
 """
 SOURCES = "dtrain::BatchSource: Engine::Step and Engine::Evaluate need a source with a member function"
 LOSSES = "dtrain::LossFunctionOf: the loss must be callable with the Batch of source.Next()"
+DATASETS = "dtrain::MapDataset: a dataset needs `int64_t size() const` and"
 # A wrong call, and the expected error line.
 CALLS = [
     ("engine.Step(nothing, MeanLoss)", SOURCES),
@@ -50,6 +66,10 @@ CALLS = [
     ("engine.Step(good, [](const Batch&) -> absl::StatusOr<dtrain::Loss> { std::abort(); })", LOSSES),
     ("engine.Step(good, [](const at::Tensor& x) { return x; })", LOSSES),
     ("engine.Evaluate(good, [](const Batch&) { return true; })", LOSSES),
+    ("dtrain::DataLoader::Open(job, unsized)", DATASETS),
+    ("dtrain::DataLoader::Open(job, changing)", DATASETS),
+    ("dtrain::DataLoader::Open(job, &items)", DATASETS),
+    ("dtrain::DataLoader::Open(job, good)", DATASETS),
 ]
 
 
@@ -82,7 +102,7 @@ class WrongProgram(unittest.TestCase):
         result = self.parse([call for call, _ in CALLS])
         self.assertNotEqual(result.returncode, 0)
         errors = [line for line in result.stderr.split("\n") if re.search(r"\berror: ", line)]
-        named = [next((line for line in (SOURCES, LOSSES) if line in error), error) for error in errors]
+        named = [next((line for line in (SOURCES, LOSSES, DATASETS) if line in error), error) for error in errors]
         self.assertEqual(sorted(named), sorted(line for _, line in CALLS), result.stderr[:8000])
 
 

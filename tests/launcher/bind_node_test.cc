@@ -1,5 +1,5 @@
-// What --dry-run says about this node, the order of hosts by switches, and where a rank's memory
-// comes from.
+// Tests of --dry-run: its words about this node, the order of hosts by switches, and where a rank's
+// memory comes from.
 #include "launcher/bind_node.h"
 
 #include <gmock/gmock.h>

@@ -31,7 +31,7 @@ TEST(OverviewText, AnybodysProgramIsACommandToo) {
 TEST(OverviewText, FitsATerminalOf80Columns) {
   const std::string text =
       OverviewText({"bench-comm", "bench-kernels", "bench-kernels-cuda", "bench-mfu", "checkpoint",
-                    "config", "data", "finetune", "gpt", "minimal", "plan"});
+                    "config", "data", "eval", "finetune", "generate", "gpt", "minimal", "plan"});
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     EXPECT_LE(line.size(), 80U) << line;
   }

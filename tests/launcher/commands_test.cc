@@ -57,6 +57,7 @@ TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
        "dtrain: unknown command bench frobnicate; there are: bench comm, bench mfu\n"},
       {{"chekpoint"},
        "dtrain: unknown command chekpoint; did you mean checkpoint? There are: train, launch, "
+       "finetune, "
        "completion, ps, status, stop, drain, logs, checkpoint, trace, doctor, topo, env, "
        "exit-codes, bench\n"}};
   for (const auto& [arguments, message] : wrong) {

@@ -1,7 +1,12 @@
 // Jobs whose number of nodes changes: several agents on one host, with scripts as ranks.
 #include <csignal>
+#include <filesystem>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "base/deadline.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/launcher/nodes_fixture.h"
@@ -132,6 +137,50 @@ TEST_F(ElasticTest, SigtermToOneNodeLetsItGoAndSigintStopsAll) {
   EXPECT_EQ(first.Wait(), 130) << first.Err();
 }
 
+// The coordinator's process: a child of the launcher that runs `dtrain coordinator`.
+pid_t CoordinatorOf(const LaunchedJob& job) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    int pid = 0;
+    const std::string folder = entry.path().string();
+    if (absl::SimpleAtoi(entry.path().filename().string(), &pid) &&
+        absl::StrContains(ReadFile(folder + "/cmdline", 4096).value_or(""),
+                          std::string("\0coordinator", 12)) &&
+        absl::StrContains(ReadFile(folder + "/environ", 1 << 20).value_or(""),
+                          "TMPDIR=" + job.folder())) {
+      return pid;
+    }
+  }
+  return 0;
+}
+
+TEST_F(ElasticTest, RanksTrainOnWhileAKilledCoordinatorIsReplaced) {
+  const std::string script =
+      "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 1 ] && exit 0; "
+      "trap 'echo saved; exit 143' TERM; while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script));
+  LaunchedJob second(Elastic(1, script));
+  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
+  const pid_t coordinator = CoordinatorOf(first);
+  ASSERT_GT(coordinator, 0);
+  kill(coordinator, SIGKILL);
+  ASSERT_TRUE(first.AwaitText("stderr", "the coordinator has ended; another takes its place"));
+  EXPECT_NE(CoordinatorOf(first), coordinator);
+  // Its successor knows the attempt that runs: it lets a node go with a save.
+  // Until both agents have come back to it, it refuses.
+  int code = -1;
+  for (const Deadline deadline = Deadline::After(absl::Seconds(30));
+       code != 0 && !deadline.Expired();) {
+    code = LaunchedJob({"drain", "1", first.folder() + "/run"}).Wait();
+  }
+  EXPECT_EQ(code, 0) << first.Err();
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(second.File(Out(0, 1)), "attempt 0 rank 1 of 2\nsaved\n");
+  EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
+  EXPECT_TRUE(first.AwaitNothingLeft());
+  EXPECT_EQ(CoordinatorOf(first), 0);
+}
+
 TEST_F(ElasticTest, TheOthersWaitForALostNodeZeroAndGoOnWithItsSuccessor) {
   const std::string script = "echo attempt $DTRAIN_ATTEMPT; [ -e go ] && exit 0; sleep 1000";
   LaunchedJob first(Elastic(0, script));
@@ -143,7 +192,8 @@ TEST_F(ElasticTest, TheOthersWaitForALostNodeZeroAndGoOnWithItsSuccessor) {
   LaunchedJob successor(Elastic(0, "echo attempt $DTRAIN_ATTEMPT of $WORLD_SIZE"),
                         {"sh", "-c", "touch go; exec \"$0\" \"$@\""});
   const std::string go = second.folder() + "/go";
-  ASSERT_TRUE(successor.AwaitText(Out(0, 0), "attempt 0 of 2")) << successor.Err();
+  // The agent that is left tells the new coordinator of attempt 0, whose number is not used again.
+  ASSERT_TRUE(successor.AwaitText(Out(0, 0), "attempt 1 of 2")) << successor.Err();
   second.Signal(SIGINT);
   EXPECT_EQ(second.Wait(), 130) << second.Err();
   EXPECT_EQ(successor.Wait(), 130) << successor.Err();

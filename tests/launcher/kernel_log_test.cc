@@ -1,5 +1,5 @@
-// What the kernel's lines say of a failure: real rings of the corpus, and lines that only look
-// alike.
+// Tests of the reading of the kernel's lines on a failure: real rings of the corpus, and lines that
+// only look alike.
 #include "launcher/records/kernel_log.h"
 
 #include <map>
@@ -121,6 +121,15 @@ TEST(KernelLog, TheRingIsReadOrTheReasonIsGiven) {
   } else {
     EXPECT_THAT(std::string(text.status().message()), HasSubstr("/dev/kmsg"));
   }
+}
+
+TEST(KernelLog, TimesOfTheRingAllowForTheDriftOfWeeksAndNoMore) {
+  constexpr int64_t kSecond = 1'000'000;
+  EXPECT_EQ(RingMicrosBefore(absl::Minutes(10), absl::Minutes(1)), (600 - 60 - 1) * kSecond);
+  // After 8 weeks 2 in a million are 9.7 s.
+  const int64_t uptime = 8 * 7 * 86'400;
+  EXPECT_EQ(RingMicrosBefore(absl::Seconds(uptime), absl::Minutes(1)),
+            (uptime - 60) * kSecond - uptime * 2);
 }
 
 }  // namespace

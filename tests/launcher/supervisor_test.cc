@@ -21,7 +21,7 @@
 namespace dtrain::launcher::supervisor_test {
 namespace {
 
-// What a supervisor needs to run one rank, which is a command of sh.
+// All that a supervisor needs to run one rank, which is a command of sh.
 class SupervisorTest : public ::testing::Test {
  protected:
   void SetUp() override {

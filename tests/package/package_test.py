@@ -18,7 +18,8 @@ CMAKE = os.environ["DTRAIN_CMAKE"]
 FLAGS = os.environ["DTRAIN_CXX_FLAGS"]  # Flags of a sanitizer build, which all parts of a program must share.
 PUBLIC = f"{SOURCE}/runtime/include/dtrain"
 TOOLS = ["dtrain", "dtrain-bench-comm", "dtrain-bench-kernels", "dtrain-bench-mfu", "dtrain-checkpoint",
-         "dtrain-config", "dtrain-data", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal", "dtrain-plan"]
+         "dtrain-config", "dtrain-data", "dtrain-eval", "dtrain-finetune", "dtrain-generate", "dtrain-gpt",
+         "dtrain-minimal", "dtrain-plan"]
 if glob.glob(f"{BUILD}/lib/*.so"):  # The CUDA plugin was built, because nvcc was found.
     TOOLS = sorted([*TOOLS, "dtrain-bench-kernels-cuda"])
 
@@ -69,7 +70,8 @@ class Package(unittest.TestCase):
         for name in os.listdir(f"{self.prefix}/lib"):
             self.assertRegex(name, r"^(libdtrain_[a-z_]+\.(a|so)|cmake|pkgconfig|dtrain)$")
         self.assertEqual(sorted(os.listdir(f"{self.prefix}/lib/dtrain")),
-                         ["dtrain-bench-mfu", "dtrain-finetune", "dtrain-gpt", "dtrain-minimal", "torch"])
+                         ["dtrain-bench-mfu", "dtrain-eval", "dtrain-finetune", "dtrain-generate", "dtrain-gpt",
+                          "dtrain-minimal", "torch"])
         for plugin in glob.glob(f"{BUILD}/lib/*.so"):  # CUDA's, where nvcc was found.
             self.assertIn(os.path.basename(plugin), os.listdir(f"{self.prefix}/lib"))
         headers = [f"dtrain/{name}" for name in files_below(PUBLIC)]

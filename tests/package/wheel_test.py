@@ -10,7 +10,7 @@ import unittest
 import zipfile
 
 import end_to_end
-from installed import BUILD, CMAKE, PROGRAM, SOURCE, TORCH, losses, make_environment, make_packages, run
+from installed import BUILD, CMAKE, SOURCE, TORCH, losses, make_environment, make_packages, run
 
 # Libraries of a system without Debian's packages (PEP 600: those that every manylinux system has).
 OF_THE_SYSTEM = re.compile(r"^(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|resolv|z)\.so\.\d+|ld-linux.*)$")
@@ -138,8 +138,8 @@ class Wheel(unittest.TestCase):
         self.assertEqual(prefix, self.venv)
         project = f"{self.folder}/project"
         shutil.copytree(f"{prefix}/share/dtrain/examples/minimal", project)
-        with open(f"{project}/minimal.cc", "w", encoding="utf-8") as file:
-            file.write(PROGRAM)
+        # It names the public functions, so all that their headers name is in the package.
+        shutil.copy(f"{SOURCE}/tests/package/public_calls.cc", f"{project}/minimal.cc")
         run(self, [CMAKE, "-G", "Ninja", "-S", project, "-B", f"{project}/build",
                    f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
                    "-DCMAKE_BUILD_TYPE=None"])

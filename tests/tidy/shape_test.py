@@ -47,8 +47,6 @@ KEPT = {
     "CastFromFp8Cpu": "tests and benchmarks read FP8 codes with it; products read them themselves",
     "CastFromFp8Cuda": "likewise",
     "under_way": "a test checks with it what a ring holds",
-    "StreamDecoder": "for programs that show a text while it is generated; tests compare it with Decode",
-    "stop_tokens": "likewise: where such a text ends",
 }
 
 

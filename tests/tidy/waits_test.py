@@ -7,7 +7,7 @@ import unittest
 from tree import sources, text_of
 
 PAUSE_MAX_S = 0.5
-# What bounds a loop: a clock that it reads, or a process whose end it waits for.
+# These bound a loop: a clock that it reads, or a process whose end it waits for.
 BOUNDS = {"monotonic", "time", "poll"}
 # "FILE: FUNCTION" that sleeps outside of a wait, and why.
 KEPT = {"bench/kernels.py: ask": "nothing tells when the threads of the other process have fallen asleep"}

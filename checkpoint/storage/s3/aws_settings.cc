@@ -51,7 +51,7 @@ std::string PathOfAwsFile(const Environment& environment, const std::string& nam
 absl::Status CheckEndpoint(const std::string& endpoint) {
   absl::string_view host = endpoint;
   const bool http = absl::ConsumePrefix(&host, "https://") || absl::ConsumePrefix(&host, "http://");
-  // What stands before an '@' may be a password, so the text is not repeated.
+  // The text before an '@' may hold a password, so the text is not repeated.
   if (absl::StrContains(host, "@")) {
     return absl::InvalidArgumentError(
         "the endpoint of the object store holds a user name; want http(s)://HOST:PORT, and keys in "

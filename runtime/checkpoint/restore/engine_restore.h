@@ -27,7 +27,7 @@ bool HoldsWeightsAlone(const checkpoint::Checkpoint& from);
 // Whether a change of the configuration was accepted for this run. Empty: none was.
 using AcceptsChange = std::function<bool(absl::string_view key)>;
 
-// What is applied to one engine behind the reads.
+// The state that is applied to one engine after the reads.
 struct RestoredValues {
   Json record;        // The engine's in the manifest.
   at::Tensor missed;  // These three are undefined where they stay as they are.

@@ -1,4 +1,4 @@
-// What two buffers have in common that each hold ranges of the layout in an order of their own:
+// The common parts of two buffers that each hold ranges of the layout in an order of their own:
 // where a checkpoint's states belong in a rank that owns other ranges than the one that saved them.
 // Pure.
 #pragma once

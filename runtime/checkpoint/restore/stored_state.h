@@ -17,7 +17,7 @@ inline constexpr char kStoredRng[] = "rng.cpu";
 inline constexpr char kStoredDeviceRng[] = "rng.cuda";
 inline constexpr char kStoredMissed[] = "missed_updates";
 
-// What stands before the names of an engine's tensors. `engine` is empty for the first.
+// The prefix of the names of an engine's tensors. `engine` is empty for the first.
 std::string StoredPrefix(const std::string& engine);
 
 // The tensors that a rank keeps of the elements that it updates.

@@ -181,7 +181,9 @@ absl::StatusOr<CheckpointTiers::Hosts> CheckpointTiers::FindHosts() {
     hosts.mine = disk == *identity ? at : hosts.mine;
   }
   leads_host_ = hosts.leaders[hosts.mine] == job_.rank();
+  ranks_of_host_ = hosts.ranks[hosts.mine];
   ranks_of_kept_ = hosts.ranks[(hosts.mine + hosts.count() - 1) % hosts.count()];
+  keeper_ = hosts.leaders[(hosts.mine + 1) % hosts.count()];
   if (leads_host_ && memory_ != nullptr) {
     RemoveStaleReplicas(config.checkpoint_replica_dir(), memory_->folder(), kStaleReplicaAge);
   }
@@ -199,6 +201,7 @@ absl::StatusOr<std::string> CheckpointTiers::StartServer(const Hosts& hosts) {
   FileServer::Options options;
   options.disk = disk_.get();
   options.memory = memory_ == nullptr ? nullptr : &memory_->storage();
+  options.behind = behind_.get();
   options.timeout = absl::Seconds(job_.config().comm_timeout_seconds());
   server_ = std::make_unique<FileServer>(std::move(listener), options);
   return server_->endpoint().ToString();
@@ -256,6 +259,9 @@ HostsStorage::Options CheckpointTiers::StorageOptions(const Hosts& hosts) {
   options.on_lacking_replica = [this](const checkpoint::StepId& id, const std::string& why) {
     ReportLackingReplica(id, why);
   };
+  options.on_journal_alone = [this](const std::string& file, const std::string& why) {
+    ReportJournalAlone(file, why);
+  };
   return options;
 }
 
@@ -269,10 +275,16 @@ void CheckpointTiers::ReportLackingReplica(const checkpoint::StepId& id, const s
                   << "; older replicas stay";
 }
 
-absl::Status CheckpointTiers::CheckRoom(uint64_t bytes) {
-  if (memory_ == nullptr || server_ == nullptr) {
-    return absl::OkStatus();
-  }
+void CheckpointTiers::ReportJournalAlone(const std::string& file, const std::string& why) {
+  job_.metrics().LogEvent(
+      EventKind::kEvent,
+      {{"name", "journal_alone"}, {"error", why}, {"m", {{"journal/alone", ++journals_alone_}}}});
+  DT_LOG(Warning) << file << " has no replica from here on: " << why
+                  << ". Its later steps would not survive the loss of this host; the next "
+                     "checkpoint's segment tries again";
+}
+
+ReplicaRoom CheckpointTiers::RoomForKept(uint64_t bytes) {
   const Config& config = job_.config();
   ReplicaRoom room;
   room.snapshot_bytes =
@@ -284,7 +296,30 @@ absl::Status CheckpointTiers::CheckRoom(uint64_t bytes) {
                                  static_cast<uint64_t>(job_.state().env.ranks_on_node())
                            : 0;
   room.folder = absl::StrCat(host_, ":", memory_->folder());
-  return CheckReplicaRoom(room);
+  return room;
+}
+
+absl::Status CheckpointTiers::CheckRoom(uint64_t bytes) {
+  if (memory_ == nullptr || disks_.size() < 2) {
+    return absl::OkStatus();
+  }
+  absl::Status fits;
+  uint64_t for_journal = 0;
+  if (leads_host_) {
+    const ReplicaRoom room = RoomForKept(bytes);
+    fits = CheckReplicaRoom(room);
+    for_journal = JournalRoomBytes(room);
+  }
+  if (job_.config().checkpoint_journal() == "off") {
+    return fits;
+  }
+  const auto cards = ShareAmongRanks(
+      exchange_, fits.ok() ? Json{{"journal", for_journal}} : ErrorCard(fits), CallDeadline());
+  DT_RETURN_IF_ERROR(fits);
+  DT_RETURN_IF_ERROR(cards.status());
+  const uint64_t of_host = (*cards)[static_cast<size_t>(keeper_)].value("journal", uint64_t{0});
+  saves_->SetJournalRoom(of_host / static_cast<uint64_t>(ranks_of_host_));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<checkpoint::Attempt> CheckpointTiers::Begin(checkpoint::AttemptOptions options,

@@ -3,8 +3,8 @@
 //   checkpoint.dir alone         all ranks write there; checkpoint.remote, if any, is behind it
 //   checkpoint.local_dir         each rank writes to its host's disk (hosts_storage.h). Behind it
 //   is
-//                                checkpoint.remote, or else checkpoint.dir; rank 0 copies each
-//                                durable checkpoint there while training goes on
+//                                checkpoint.remote, or else checkpoint.dir; while training goes on
+//                                rank 0 has each host copy its part of a durable checkpoint there
 //   checkpoint.replicas          and to the memory of the next host (replica_memory.h)
 //
 // A host is the set of ranks that see the same folder as checkpoint.local_dir. For the thread that
@@ -48,6 +48,7 @@ class CheckpointTiers {
   const std::string& host() const { return host_; }
 
   // InvalidArgument: a checkpoint of `bytes` bytes has replicas for which this host has no room.
+  // Collective with a journal, whose replicas share what is left of the room.
   absl::Status CheckRoom(uint64_t bytes);
   // Collective: checkpoint::BeginAttempt, over all places.
   absl::StatusOr<checkpoint::Attempt> Begin(checkpoint::AttemptOptions options, Deadline deadline);
@@ -73,6 +74,9 @@ class CheckpointTiers {
   absl::Status ConnectHosts(const Hosts& hosts);
   HostsStorage::Options StorageOptions(const Hosts& hosts);
   void ReportLackingReplica(const checkpoint::StepId& id, const std::string& why);
+  void ReportJournalAlone(const std::string& file, const std::string& why);
+  // What the memory of this host has for the snapshots that it keeps, of a checkpoint of `bytes`.
+  ReplicaRoom RoomForKept(uint64_t bytes);
   absl::Status FinishOnRank0();
   Deadline CallDeadline() const;
 
@@ -83,7 +87,9 @@ class CheckpointTiers {
   std::unique_ptr<ReplicaMemory> memory_;        // Null without replicas.
   std::string host_;
   bool leads_host_ = false;             // This rank is the first one of its host.
-  int ranks_of_kept_ = 0;               // Ranks of the host whose replicas this one keeps.
+  int ranks_of_host_ = 1;               // Ranks of this host,
+  int ranks_of_kept_ = 0;               // and of the one whose replicas this one keeps.
+  int keeper_ = 0;                      // The first rank of the host that keeps this one's.
   std::unique_ptr<FileServer> server_;  // The first rank of each host has one.
   std::vector<std::shared_ptr<PeerLines>> lines_;
   std::vector<std::unique_ptr<PeerStorage>> peers_;
@@ -92,6 +98,7 @@ class CheckpointTiers {
   std::unique_ptr<HostsStorage> saves_;   // For saves.
   std::unique_ptr<HostsStorage> source_;  // For a run that resumes.
   int64_t lacking_replicas_ = 0;
+  int64_t journals_alone_ = 0;          // Counted by the thread that writes the journal.
   std::unique_ptr<RemoteTier> remote_;  // Ends first, since it copies from the others.
 };
 

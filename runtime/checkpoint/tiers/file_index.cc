@@ -10,6 +10,14 @@ namespace {
 
 constexpr size_t kIndexedNameBytesMax = 4096;
 
+// Erases what lies below a folder. `below`: its path with a slash.
+template <typename Value>
+void EraseBelow(const std::string& below, std::map<std::string, Value>& from) {
+  for (auto at = from.lower_bound(below); at != from.end() && absl::StartsWith(at->first, below);) {
+    at = from.erase(at);
+  }
+}
+
 }  // namespace
 
 std::pair<std::string, std::string> SplitFilePath(const std::string& path) {
@@ -40,9 +48,21 @@ void FileIndex::SetFile(const std::string& path, Copies copies) {
   folders_[folder][name] = std::move(copies);
 }
 
+std::optional<FileIndex::Copy> FileIndex::Opened(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const auto opened = opened_.find(path);
+  return opened == opened_.end() ? std::nullopt : std::optional(opened->second);
+}
+
+void FileIndex::SetOpened(const std::string& path, const Copy& copy) {
+  const std::lock_guard lock(mutex_);
+  opened_[path] = copy;
+}
+
 void FileIndex::ForgetFile(const std::string& path) {
   const auto [folder_name, name] = SplitFilePath(path);
   const std::lock_guard lock(mutex_);
+  opened_.erase(path);
   if (const auto folder = folders_.find(folder_name); folder != folders_.end()) {
     folder->second.erase(name);
   }
@@ -52,10 +72,8 @@ void FileIndex::ForgetFolder(const std::string& folder) {
   const std::string below = folder + "/";
   const std::lock_guard lock(mutex_);
   folders_.erase(folder);
-  for (auto at = folders_.lower_bound(below);
-       at != folders_.end() && absl::StartsWith(at->first, below);) {
-    at = folders_.erase(at);
-  }
+  EraseBelow(below, folders_);
+  EraseBelow(below, opened_);
 }
 
 std::string FileIndex::Encode(const std::vector<std::string>& folders) const {

@@ -31,6 +31,9 @@ class FileIndex {
   std::optional<Copies> Find(const std::string& path) const;
   void SetFolder(const std::string& folder, Folder files);
   void SetFile(const std::string& path, Copies copies);
+  // The copy that this rank has opened last; no value: none.
+  std::optional<Copy> Opened(const std::string& path) const;
+  void SetOpened(const std::string& path, const Copy& copy);
   void ForgetFile(const std::string& path);
   // And all folders in it.
   void ForgetFolder(const std::string& folder);
@@ -43,6 +46,7 @@ class FileIndex {
  private:
   mutable std::mutex mutex_;
   std::map<std::string, Folder> folders_;
+  std::map<std::string, Copy> opened_;  // By path.
 };
 
 }  // namespace dtrain

@@ -46,7 +46,7 @@ absl::StatusOr<FileRequest> ParseFileRequest(absl::string_view text) {
   request.bytes = reader.U64();
   request.path = std::string(reader.Bytes(kFilePathBytesMax));
   if (!reader.Complete() || op < static_cast<uint8_t>(FileOp::kOpen) ||
-      op > static_cast<uint8_t>(FileOp::kMakeDurable) || place > 1 || access > 1) {
+      op > static_cast<uint8_t>(FileOp::kSend) || place > 1 || access > 1) {
     return MalformedFileMessage("request");
   }
   request.op = static_cast<FileOp>(op);

@@ -43,6 +43,7 @@ enum class FileOp : uint8_t {
   kRemoveDirectory = 13,
   kFreeBytes = 14,    // Number: the bytes; the largest number where they are unknown.
   kMakeDurable = 15,  // What an existing file holds.
+  kSend = 16,         // Copies a file to the tier behind. Text: the checksums of what was copied.
 };
 
 struct FileRequest {

@@ -39,7 +39,7 @@ absl::string_view AsText(absl::Span<const std::byte> data) {
 // Holds the files that one connection has open.
 class FileServer::Session {
  public:
-  explicit Session(const Options& options) : options_(options) {}
+  Session(const Options& options, const std::atomic<bool>& ends) : options_(options), ends_(ends) {}
 
   FileReply Do(const FileRequest& request, absl::Span<const std::byte> data,
                absl::Span<std::byte> out) {
@@ -62,6 +62,8 @@ class FileServer::Session {
       case FileOp::kChecksum:
       case FileOp::kMakeDurable:
         return Read(storage, request, out, reply);
+      case FileOp::kSend:
+        return Send(storage, request, reply);
       case FileOp::kCreate:
       case FileOp::kAppend:
       case FileOp::kFinish:
@@ -115,6 +117,28 @@ class FileServer::Session {
     return absl::OkStatus();
   }
 
+  absl::Status Send(checkpoint::Storage& storage, const FileRequest& request, FileReply& reply) {
+    if (options_.behind == nullptr) {
+      return absl::UnimplementedError("this host copies nothing to the tier behind");
+    }
+    DT_ASSIGN_OR_RETURN(const auto file, storage.OpenFile(request.path));
+    DT_ASSIGN_OR_RETURN(const auto copy,
+                        options_.behind->CreateFile(request.path, file->bytes(), request.access));
+    checkpoint::FileChecksummer checksummer;
+    checkpoint::BlockReader blocks(*file, file->bytes());
+    for (uint64_t at = 0; at < file->bytes(); at += checkpoint::kBlockBytes) {
+      if (ends_) {
+        return absl::CancelledError("this host ends");
+      }
+      DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> block, blocks.Next());
+      checksummer.Add(block);
+      DT_RETURN_IF_ERROR(copy->Append(block));
+    }
+    DT_RETURN_IF_ERROR(copy->Finish());
+    reply.text = EncodeChecksum(checksummer.Finish());
+    return absl::OkStatus();
+  }
+
   absl::Status Write(checkpoint::Storage& storage, const FileRequest& request,
                      absl::Span<const std::byte> data) {
     if (request.op == FileOp::kCreate) {
@@ -131,6 +155,7 @@ class FileServer::Session {
   }
 
   const Options& options_;
+  const std::atomic<bool>& ends_;  // The server's.
   std::string path_;
   FilePlace place_ = FilePlace::kDisk;
   std::unique_ptr<checkpoint::ReadableFile> file_;
@@ -143,6 +168,7 @@ FileServer::FileServer(std::unique_ptr<comm::DataListener> listener, const Optio
 }
 
 FileServer::~FileServer() {
+  ends_ = true;
   listener_->Close();
   acceptor_.join();
   for (Line& line : lines_) {
@@ -180,7 +206,7 @@ void FileServer::AcceptAll() {
 }
 
 void FileServer::Serve(comm::DataSocket& socket) {
-  Session session(options_);
+  Session session(options_, ends_);
   while (true) {
     const absl::StatusOr<FileHead> head = ReceiveFileHead(socket, Deadline::Infinite());
     if (!head.ok() || !Answer(session, socket, *head).ok()) {

@@ -1,7 +1,7 @@
 // Serves the files of this host to the ranks of the others: its part of checkpoints, and the
-// replicas that it keeps in memory. One rank of each host has a server, which lives as long as the
-// attempt. Only ranks of the same job and attempt get in, so a writer that a newer attempt has
-// replaced reaches nothing.
+// replicas that it keeps in memory. What they ask for it copies to the tier behind. One rank of
+// each host has a server, which lives as long as the attempt. Only ranks of the same job and
+// attempt get in, so a writer that a newer attempt has replaced reaches nothing.
 //
 // Two threads and one for each connection. Thread-safe.
 #pragma once
@@ -27,6 +27,7 @@ class FileServer {
   struct Options {
     checkpoint::Storage* disk = nullptr;
     checkpoint::Storage* memory = nullptr;  // Null: this host keeps no replica.
+    checkpoint::Storage* behind = nullptr;  // Null: this host copies nothing there.
     absl::Duration timeout;  // The time that a peer may take for the rest of a message.
   };
 
@@ -34,7 +35,7 @@ class FileServer {
   FileServer(std::unique_ptr<comm::DataListener> listener, const Options& options);
   FileServer(const FileServer&) = delete;
   FileServer& operator=(const FileServer&) = delete;
-  // Ends all connections; a request that is under way ends first.
+  // Ends all connections; a request that is under way ends first, a copy behind its block.
   ~FileServer();
 
   const comm::Endpoint& endpoint() const { return listener_->endpoint(); }
@@ -56,6 +57,7 @@ class FileServer {
 
   const Options options_;
   const std::unique_ptr<comm::DataListener> listener_;
+  std::atomic<bool> ends_{false};
   std::counting_semaphore<kReadsAtOnce> reads_{kReadsAtOnce};
   std::list<Line> lines_;  // Touched by the thread that accepts, and after its end.
   std::thread acceptor_;

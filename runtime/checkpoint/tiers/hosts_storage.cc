@@ -10,7 +10,9 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/format/manifest_seal.h"
+#include "checkpoint/journal/journal_format.h"
 #include "checkpoint/storage/block_reader.h"
+#include "runtime/checkpoint/tiers/hosts_replicas.h"
 
 namespace dtrain {
 namespace {
@@ -29,9 +31,19 @@ bool IsOfStep(const std::string& path) {
   return StepId::FromDirectoryName(path.substr(0, path.find('/'))).has_value();
 }
 
+bool IsOfJournal(const std::string& path) {
+  return absl::StartsWith(path, absl::StrCat(checkpoint::kJournalFolder, "/")) ||
+         path == checkpoint::kJournalFolder;
+}
+
+// Whether the memory of the next host keeps what this one writes there.
+bool IsReplicated(const std::string& path) { return IsOfStep(path) || IsOfJournal(path); }
+
 bool IsManifest(const std::string& path) {
   return IsOfStep(path) && SplitFilePath(path).second == checkpoint::kManifestName;
 }
+
+bool HoldsLess(const FileIndex::Copy& a, const FileIndex::Copy& b) { return a.bytes < b.bytes; }
 
 // A text that was read already.
 class TextFile final : public checkpoint::ReadableFile {
@@ -57,41 +69,6 @@ class TextFile final : public checkpoint::ReadableFile {
 
 }  // namespace
 
-// A file on this host's disk and in the memory of the next host.
-class ReplicatedFile final : public checkpoint::WritableFile {
- public:
-  ReplicatedFile(HostsStorage& storage, std::unique_ptr<checkpoint::WritableFile> near,
-                 std::unique_ptr<checkpoint::WritableFile> replica)
-      : storage_(storage), near_(std::move(near)), replica_(std::move(replica)) {}
-
-  absl::Status Append(absl::Span<const std::byte> data) override {
-    DT_RETURN_IF_ERROR(near_->Append(data));
-    if (replica_ != nullptr) {
-      Note(replica_->Append(data));
-    }
-    return absl::OkStatus();
-  }
-  absl::Status Sync() override { return near_->Sync(); }
-  absl::Status Finish() override {
-    if (replica_ != nullptr) {
-      Note(replica_->Finish());
-    }
-    return near_->Finish();
-  }
-
- private:
-  void Note(const absl::Status& status) {
-    if (!status.ok()) {
-      replica_.reset();
-      storage_.NoteReplica(status);
-    }
-  }
-
-  HostsStorage& storage_;
-  const std::unique_ptr<checkpoint::WritableFile> near_;
-  std::unique_ptr<checkpoint::WritableFile> replica_;
-};
-
 HostsStorage::HostsStorage(Options options)
     : options_(std::move(options)), behind_(options_.disks.size() + options_.memories.size()) {
   places_ = options_.disks;
@@ -102,12 +79,12 @@ HostsStorage::HostsStorage(Options options)
 std::vector<size_t> HostsStorage::PlacesToChange(const std::string& path) const {
   std::vector<size_t> places;
   if (options_.is_rank0) {
-    places.resize(IsOfStep(path) ? behind_ : options_.disks.size());
+    places.resize(IsReplicated(path) ? behind_ : options_.disks.size());
     std::iota(places.begin(), places.end(), size_t{0});
     return places;
   }
   places.push_back(options_.host);
-  if (has_replicas() && IsOfStep(path)) {
+  if (has_replicas() && IsReplicated(path)) {
     places.push_back(next_memory());
   }
   return places;
@@ -150,37 +127,12 @@ absl::Status HostsStorage::OnPlaces(const std::vector<size_t>& places,
 absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> HostsStorage::CreateFile(
     const std::string& path, uint64_t bytes_expected, checkpoint::Access access) {
   DT_ASSIGN_OR_RETURN(auto near, own().CreateFile(path, bytes_expected, access));
-  if (!has_replicas() || !IsOfStep(path)) {
+  if (!has_replicas() || !IsReplicated(path)) {
     return near;
   }
-  return std::make_unique<ReplicatedFile>(*this, std::move(near),
-                                          CreateReplica(path, bytes_expected, access));
-}
-
-std::unique_ptr<checkpoint::WritableFile> HostsStorage::CreateReplica(const std::string& path,
-                                                                      uint64_t bytes,
-                                                                      checkpoint::Access access) {
-  checkpoint::Storage& memory = *places_[next_memory()].storage;
-  auto file = memory.CreateFile(path, bytes, access);
-  if (absl::IsAlreadyExists(file.status())) {  // A save of this step was given up.
-    memory.RemoveFile(path).IgnoreError();
-    file = memory.CreateFile(path, bytes, access);
-  }
-  NoteReplica(file.status());
-  return file.ok() ? *std::move(file) : nullptr;
-}
-
-void HostsStorage::NoteReplica(const absl::Status& status) {
-  bool is_first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    is_first = !status.ok() && !replica_fails_;
-    replica_fails_ = !status.ok();
-  }
-  if (is_first) {  // One line until it works again.
-    DT_LOG(Warning) << "a replica of this rank's part was not written: " << status.message()
-                    << ". The checkpoint itself is not concerned; the next one tries again";
-  }
+  return std::make_unique<ReplicatedFile>(
+      std::move(near), IsOfJournal(path) ? CreateJournalReplica(path, access)
+                                         : CreateReplica(path, bytes_expected, access));
 }
 
 absl::StatusOr<FileIndex::Copies> HostsStorage::Locate(const std::string& path, bool anew) {
@@ -206,11 +158,20 @@ absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> HostsStorage::OpenFile
     if (copies.empty()) {
       break;
     }
-    const Place& place = places_[copies.front().place];
-    if (anew && place.peer != nullptr) {
-      return place.peer->OpenListed(path, copies.front().bytes);
+    // A journal counts up to its last whole record, of which the longest copy has most.
+    const FileIndex::Copy copy = IsOfJournal(path)
+                                     ? *std::max_element(copies.begin(), copies.end(), HoldsLess)
+                                     : copies.front();
+    const Place& place = places_[copy.place];
+    index_.SetOpened(path, copy);
+    absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> file =
+        anew && place.peer != nullptr ? place.peer->OpenListed(path, copy.bytes)
+                                      : place.storage->OpenFile(path);
+    if (file.ok() && IsOfJournal(path) && is_memory(copy.place)) {
+      return std::make_unique<LoneReplica>(
+          *std::move(file),
+          [this, path](const checkpoint::ReadableFile& from) { return SaveHere(path, from); });
     }
-    auto file = place.storage->OpenFile(path);
     if (!absl::IsNotFound(file.status())) {
       return file;
     }
@@ -308,49 +269,6 @@ absl::Status HostsStorage::PublishManifest(const std::string& path, absl::string
     SettleReplicas(path, content);
   }
   return absl::OkStatus();
-}
-
-absl::Status HostsStorage::CheckReplicas(const checkpoint::Manifest& manifest) {
-  const std::string folder = manifest.id.DirectoryName();
-  size_t missing = 0;
-  for (const checkpoint::ManifestFile& file : manifest.files) {
-    // A folder stays known once it is listed, so that only the first of its files asks the hosts.
-    DT_ASSIGN_OR_RETURN(const FileIndex::Copies copies,
-                        Locate(absl::StrCat(folder, "/", file.path), /*anew=*/false));
-    missing += std::any_of(copies.begin(), copies.end(),
-                           [&](const FileIndex::Copy& copy) {
-                             return is_memory(copy.place) && copy.bytes == file.checksum.bytes;
-                           })
-                   ? 0
-                   : 1;
-  }
-  return missing == 0 ? absl::OkStatus()
-                      : absl::UnavailableError(absl::StrCat(missing, " of ", manifest.files.size(),
-                                                            " files have no replica"));
-}
-
-void HostsStorage::SettleReplicas(const std::string& path, absl::string_view manifest) {
-  const auto parsed = checkpoint::ParseManifest(manifest, path);
-  const StepId settled = *StepId::FromDirectoryName(SplitFilePath(path).first);
-  absl::Status status = parsed.ok() ? CheckReplicas(*parsed) : parsed.status();
-  if (status.ok()) {
-    std::vector<size_t> memories(options_.memories.size());
-    std::iota(memories.begin(), memories.end(), options_.disks.size());
-    status = OnPlaces(memories, [&](checkpoint::Storage& memory) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto entries, memory.List(""));
-      for (const Entry& entry : entries) {
-        const auto id = StepId::FromDirectoryName(entry.name);
-        // A newer attempt removes its own.
-        if (entry.is_directory && id.has_value() && *id != settled && id->epoch <= settled.epoch) {
-          DT_RETURN_IF_ERROR(checkpoint::RemoveTree(memory, entry.name));
-        }
-      }
-      return absl::OkStatus();
-    });
-  }
-  if (!status.ok() && options_.on_lacking_replica != nullptr) {
-    options_.on_lacking_replica(settled, std::string(status.message()));
-  }
 }
 
 absl::Status HostsStorage::Replace(const std::string& path, absl::string_view content) {
@@ -451,18 +369,42 @@ absl::Status HostsStorage::RemoveDirectory(const std::string& path) {
 }
 
 absl::StatusOr<bool> HostsStorage::DropDamaged(const std::string& path) {
-  const std::optional<FileIndex::Copies> read = index_.Find(path);
-  DT_ASSIGN_OR_RETURN(const FileIndex::Copies copies, Locate(path, /*anew=*/true));
-  if (read.has_value() && !copies.empty() && !(copies.front() == read->front())) {
+  // Other ranks drop copies too, so the one that was read need not be the first that is left, nor
+  // the first that this rank knew of when another file of the folder made it look again.
+  const std::optional<FileIndex::Copy> read = index_.Opened(path);
+  DT_ASSIGN_OR_RETURN(FileIndex::Copies copies, Locate(path, /*anew=*/true));
+  if (copies.empty()) {
+    return false;
+  }
+  const auto damaged =
+      read.has_value() ? std::find(copies.begin(), copies.end(), *read) : copies.begin();
+  if (damaged == copies.end()) {
     return true;  // Another rank has dropped it, or it was read by its size while it was written.
   }
   if (copies.size() < 2) {
     return false;
   }
-  const absl::Status removed = places_[copies.front().place].storage->RemoveFile(path);
+  const absl::Status removed = places_[damaged->place].storage->RemoveFile(path);
   DT_RETURN_IF_ERROR(absl::IsNotFound(removed) ? absl::OkStatus() : removed);
-  index_.SetFile(path, FileIndex::Copies(copies.begin() + 1, copies.end()));
+  copies.erase(damaged);
+  index_.SetFile(path, std::move(copies));
   return true;
+}
+
+absl::StatusOr<std::optional<checkpoint::FileChecksum>> HostsStorage::SendFile(
+    const std::string& path, checkpoint::Access access, checkpoint::Storage& to) {
+  std::optional<checkpoint::FileChecksum> sent;
+  // The hosts have the tier behind open too, and no other place.
+  if (to.DisplayName("") != places_[behind_].storage->DisplayName("")) {
+    return sent;
+  }
+  DT_ASSIGN_OR_RETURN(const FileIndex::Copies copies, Locate(path, /*anew=*/false));
+  if (copies.empty() || places_[copies.front().place].peer == nullptr) {
+    return sent;
+  }
+  const FileIndex::Copy& copy = copies.front();
+  DT_ASSIGN_OR_RETURN(sent, places_[copy.place].peer->Send(path, copy.bytes, access));
+  return sent;
 }
 
 std::optional<uint64_t> HostsStorage::FreeBytes() {

@@ -5,16 +5,19 @@
 //                           the memory of the next host
 //   step-.../MANIFEST.json  on every host, once all files are there: any one of them is the commit
 //   epochs                  in the tier behind, which decides, and copies on every host
-//   journal, latest         on the host of the rank that writes them
+//   journal                 on the host of the rank that writes them, and with replicas also in
+//                           the memory of the next host
+//   latest                  on the host of the rank that writes it
 //
 // Rank 0, which alone removes checkpoints, acts on all hosts; another rank acts on its own and on
 // the memory of the next one. A file that several places hold is read from the first of: disks in
 // the order of hosts, memories likewise, the tier behind. A rank that finds the first one damaged
-// removes it where there is another.
+// removes it where there is another. A file of the journal is read from its longest copy.
 //
 // A replica that cannot be written fails no save: it is logged, and rank 0 reports it. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,6 +34,7 @@
 #include "checkpoint/format/step_id.h"
 #include "checkpoint/storage/storage.h"
 #include "runtime/checkpoint/tiers/file_index.h"
+#include "runtime/checkpoint/tiers/hosts_replicas.h"
 #include "runtime/checkpoint/tiers/peer_storage.h"
 
 namespace dtrain {
@@ -50,6 +54,8 @@ class HostsStorage final : public checkpoint::Storage {
     bool is_rank0 = false;
     // Called on rank 0 behind a commit whose replicas are not whole. May be null.
     std::function<void(const checkpoint::StepId& id, const std::string& why)> on_lacking_replica;
+    // Called when this rank's part of the journal goes on without a replica. May be null.
+    std::function<void(const std::string& file, const std::string& why)> on_journal_alone;
   };
 
   // REQUIRES: all storages outlive this object.
@@ -67,6 +73,8 @@ class HostsStorage final : public checkpoint::Storage {
   absl::Status RemoveFile(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<bool> DropDamaged(const std::string& path) override;
+  absl::StatusOr<std::optional<checkpoint::FileChecksum>> SendFile(
+      const std::string& path, checkpoint::Access access, checkpoint::Storage& to) override;
   bool may_hold_copies() const override { return true; }
   size_t hosts() const override { return options_.disks.size(); }
   // Counts this host's disk once for each host, as if all had as much.
@@ -78,6 +86,9 @@ class HostsStorage final : public checkpoint::Storage {
   // need not ask every host. REQUIRES: equal options on both, but for `host` and `is_rank0`.
   std::string FoundFiles(const checkpoint::StepId& id) const;
   absl::Status TakeFoundFiles(const std::string& text);
+
+  // This rank's journal may take so much of the next host's memory; nothing before this call.
+  void SetJournalRoom(uint64_t bytes) { journal_room_ = bytes; }
 
  private:
   bool has_replicas() const { return !options_.memories.empty() && options_.disks.size() > 1; }
@@ -103,8 +114,13 @@ class HostsStorage final : public checkpoint::Storage {
   void SettleReplicas(const std::string& path, absl::string_view manifest);
   absl::Status CheckReplicas(const checkpoint::Manifest& manifest);
   void NoteReplica(const absl::Status& status);
-  std::unique_ptr<checkpoint::WritableFile> CreateReplica(const std::string& path, uint64_t bytes,
-                                                          checkpoint::Access access);
+  ReplicatedFile::Replica CreateReplica(const std::string& path, uint64_t bytes,
+                                        checkpoint::Access access);
+  ReplicatedFile::Replica CreateJournalReplica(const std::string& path, checkpoint::Access access);
+  absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> CreateJournalStream(
+      const std::string& path, checkpoint::Access access);
+  // Saves a file that only a memory holds on this host's disk.
+  absl::Status SaveHere(const std::string& path, const checkpoint::ReadableFile& from);
 
   const Options options_;
   std::vector<Place> places_;  // Disks, memories, the tier behind.
@@ -112,8 +128,7 @@ class HostsStorage final : public checkpoint::Storage {
   FileIndex index_;            // Filled by List.
   std::mutex mutex_;
   bool replica_fails_ = false;  // The last one that this rank wrote did.
-
-  friend class ReplicatedFile;
+  std::atomic<uint64_t> journal_room_{0};
 };
 
 }  // namespace dtrain

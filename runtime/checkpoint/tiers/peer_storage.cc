@@ -18,6 +18,11 @@ constexpr absl::Duration kConnectTime = absl::Seconds(30);
 constexpr absl::Duration kConnectAgainTime = absl::Seconds(2);
 // A disk that is slower than this counts as hung when a file's checksums are computed.
 constexpr uint64_t kSlowestReadBytesPerSecond = 10'000'000;
+// The same of the tier behind, when a file is copied there.
+constexpr uint64_t kSlowestSendBytesPerSecond = 1'000'000;
+// A stream's requests whose replies are still to come: few enough that the replies, which nobody
+// reads meanwhile, never fill the connection.
+constexpr int kUnansweredMax = 64;
 
 absl::Span<const std::byte> AsBytes(absl::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
@@ -104,6 +109,47 @@ class PeerWritableFile final : public checkpoint::WritableFile {
   const FileRequest file_;
 };
 
+// A file whose replies are read later, so that bytes travel while this host does something else.
+class PeerStream final : public checkpoint::WritableFile {
+ public:
+  PeerStream(std::shared_ptr<PeerLines> lines, std::shared_ptr<comm::DataSocket> socket,
+             FileRequest file)
+      : lines_(std::move(lines)), socket_(std::move(socket)), file_(std::move(file)) {
+    file_.op = FileOp::kAppend;
+  }
+
+  absl::Status Append(absl::Span<const std::byte> data) override {
+    while (!data.empty()) {
+      const auto part = data.subspan(0, kFilePartBytes);
+      DT_RETURN_IF_ERROR(AwaitReplies(kUnansweredMax - 1));
+      DT_RETURN_IF_ERROR(lines_->SendOn(*socket_, file_, part, Deadline::After(lines_->timeout())));
+      ++unanswered_;
+      data.remove_prefix(part.size());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() override { return AwaitReplies(0); }
+  absl::Status Finish() override { return Sync(); }
+
+ private:
+  // Reads replies until at most `left` are still to come.
+  absl::Status AwaitReplies(int left) {
+    for (; unanswered_ > left; --unanswered_) {
+      DT_ASSIGN_OR_RETURN(
+          const FileReply reply,
+          lines_->ReceiveOn(*socket_, file_.path, {}, Deadline::After(lines_->timeout())));
+      DT_RETURN_IF_ERROR(Annotate(reply.status, absl::StrCat("host ", lines_->host())));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<PeerLines> lines_;
+  const std::shared_ptr<comm::DataSocket> socket_;
+  FileRequest file_;
+  int unanswered_ = 0;
+};
+
 }  // namespace
 
 PeerLines::PeerLines(const comm::SideLines& lines, Peer peer, absl::Duration timeout)
@@ -153,28 +199,43 @@ void PeerLines::Close() {
   }
 }
 
-absl::StatusOr<FileReply> PeerLines::CallOn(comm::DataSocket& socket, const FileRequest& request,
-                                            absl::Span<const std::byte> data,
-                                            absl::Span<std::byte> into, Deadline deadline) {
-  const auto call = [&]() -> absl::StatusOr<FileReply> {
-    DT_RETURN_IF_ERROR(SendFileMessage(socket, EncodeFileRequest(request), data, deadline));
+absl::Status PeerLines::NoteBroken(const absl::Status& status) {
+  if (status.ok()) {
+    return status;
+  }
+  const std::lock_guard lock(mutex_);
+  broken_ = true;
+  return Annotate(status, absl::StrCat("host ", peer_.host));
+}
+
+absl::Status PeerLines::SendOn(comm::DataSocket& socket, const FileRequest& request,
+                               absl::Span<const std::byte> data, Deadline deadline) {
+  return NoteBroken(SendFileMessage(socket, EncodeFileRequest(request), data, deadline));
+}
+
+absl::StatusOr<FileReply> PeerLines::ReceiveOn(comm::DataSocket& socket, const std::string& path,
+                                               absl::Span<std::byte> into, Deadline deadline) {
+  const auto receive = [&]() -> absl::StatusOr<FileReply> {
     DT_ASSIGN_OR_RETURN(const FileHead head, ReceiveFileHead(socket, deadline));
     DT_ASSIGN_OR_RETURN(const std::string text, ReceiveFileText(socket, head, deadline));
     DT_ASSIGN_OR_RETURN(FileReply reply, ParseFileReply(text));
     if (head.data_bytes != (reply.status.ok() ? into.size() : 0)) {
       return absl::DataLossError(absl::StrCat("a reply carries ", head.data_bytes, " bytes of ",
-                                              request.path, "; ", into.size(), " were wanted"));
+                                              path, "; ", into.size(), " were wanted"));
     }
     DT_RETURN_IF_ERROR(socket.Receive(into.subspan(0, head.data_bytes), deadline));
     return reply;
   };
-  absl::StatusOr<FileReply> reply = call();
-  if (!reply.ok()) {
-    const std::lock_guard lock(mutex_);
-    broken_ = true;
-    return Annotate(reply.status(), absl::StrCat("host ", peer_.host));
-  }
+  absl::StatusOr<FileReply> reply = receive();
+  DT_RETURN_IF_ERROR(NoteBroken(reply.status()));
   return reply;
+}
+
+absl::StatusOr<FileReply> PeerLines::CallOn(comm::DataSocket& socket, const FileRequest& request,
+                                            absl::Span<const std::byte> data,
+                                            absl::Span<std::byte> into, Deadline deadline) {
+  DT_RETURN_IF_ERROR(SendOn(socket, request, data, deadline));
+  return ReceiveOn(socket, request.path, into, deadline);
 }
 
 absl::StatusOr<FileReply> PeerLines::Call(const FileRequest& request,
@@ -194,11 +255,7 @@ absl::StatusOr<FileReply> PeerLines::CallWithin(absl::Duration timeout, const Fi
   return reply;
 }
 
-absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> PeerStorage::CreateFile(
-    const std::string& path, uint64_t bytes_expected, checkpoint::Access access) {
-  FileRequest request = Request(FileOp::kCreate, path);
-  request.bytes = bytes_expected;
-  request.access = access;
+absl::StatusOr<std::shared_ptr<comm::DataSocket>> PeerStorage::Create(const FileRequest& request) {
   DT_ASSIGN_OR_RETURN(auto socket, lines_->Take());
   DT_ASSIGN_OR_RETURN(const FileReply reply,
                       lines_->CallOn(*socket, request, {}, {}, Deadline::After(lines_->timeout())));
@@ -206,7 +263,24 @@ absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> PeerStorage::CreateFil
     lines_->Return(std::move(socket));
     return Annotate(reply.status, absl::StrCat("host ", lines_->host()));
   }
+  return socket;
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> PeerStorage::CreateFile(
+    const std::string& path, uint64_t bytes_expected, checkpoint::Access access) {
+  FileRequest request = Request(FileOp::kCreate, path);
+  request.bytes = bytes_expected;
+  request.access = access;
+  DT_ASSIGN_OR_RETURN(auto socket, Create(request));
   return std::make_unique<PeerWritableFile>(lines_, std::move(socket), std::move(request));
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> PeerStorage::CreateStream(
+    const std::string& path, checkpoint::Access access) {
+  FileRequest request = Request(FileOp::kCreate, path);
+  request.access = access;
+  DT_ASSIGN_OR_RETURN(auto socket, Create(request));
+  return std::make_unique<PeerStream>(lines_, std::move(socket), std::move(request));
 }
 
 absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> PeerStorage::OpenFile(
@@ -218,6 +292,16 @@ absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> PeerStorage::OpenFile(
 std::unique_ptr<checkpoint::ReadableFile> PeerStorage::OpenListed(const std::string& path,
                                                                   uint64_t bytes) const {
   return std::make_unique<PeerReadableFile>(lines_, Request(FileOp::kOpen, path), bytes);
+}
+
+absl::StatusOr<checkpoint::FileChecksum> PeerStorage::Send(const std::string& path, uint64_t bytes,
+                                                           checkpoint::Access access) {
+  FileRequest request = Request(FileOp::kSend, path);
+  request.access = access;
+  const auto copying = absl::Seconds(static_cast<int64_t>(bytes / kSlowestSendBytesPerSecond));
+  DT_ASSIGN_OR_RETURN(const FileReply reply,
+                      lines_->CallWithin(lines_->timeout() + copying, request, {}, {}));
+  return ParseChecksum(reply.text);
 }
 
 absl::Status PeerStorage::Publish(const std::string& path, absl::string_view content) {

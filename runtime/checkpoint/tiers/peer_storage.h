@@ -47,6 +47,11 @@ class PeerLines {
   absl::StatusOr<FileReply> CallOn(comm::DataSocket& socket, const FileRequest& request,
                                    absl::Span<const std::byte> data, absl::Span<std::byte> into,
                                    Deadline deadline);
+  // The two halves of CallOn, for several requests on their way at once.
+  absl::Status SendOn(comm::DataSocket& socket, const FileRequest& request,
+                      absl::Span<const std::byte> data, Deadline deadline);
+  absl::StatusOr<FileReply> ReceiveOn(comm::DataSocket& socket, const std::string& path,
+                                      absl::Span<std::byte> into, Deadline deadline);
   // The same on any connection; gives the reply's error too.
   absl::StatusOr<FileReply> Call(const FileRequest& request, absl::Span<const std::byte> data = {},
                                  absl::Span<std::byte> into = {});
@@ -55,6 +60,9 @@ class PeerLines {
                                        absl::Span<std::byte> into);
 
  private:
+  // Gives the error of a connection with the host's name.
+  absl::Status NoteBroken(const absl::Status& status);
+
   const comm::SideLines lines_;
   const Peer peer_;
   const absl::Duration timeout_;
@@ -73,11 +81,18 @@ class PeerStorage final : public checkpoint::Storage {
 
   absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> CreateFile(
       const std::string& path, uint64_t bytes_expected, checkpoint::Access access) override;
+  // Creates a file that grows for long. Append returns when the bytes are sent, Sync when the peer
+  // has taken all of them; an error of either loses the file. It is never finished, but dropped.
+  absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> CreateStream(const std::string& path,
+                                                                         checkpoint::Access access);
   absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> OpenFile(
       const std::string& path) override;
   // Opens a file whose size is known from a list, which takes no message.
   std::unique_ptr<checkpoint::ReadableFile> OpenListed(const std::string& path,
                                                        uint64_t bytes) const;
+  // Has the host copy the file to the tier behind; gives the checksums of what it has copied.
+  absl::StatusOr<checkpoint::FileChecksum> Send(const std::string& path, uint64_t bytes,
+                                                checkpoint::Access access);
   absl::Status Publish(const std::string& path, absl::string_view content) override;
   absl::Status Replace(const std::string& path, absl::string_view content) override;
   absl::Status MakeDirectory(const std::string& path) override;
@@ -92,6 +107,9 @@ class PeerStorage final : public checkpoint::Storage {
   FileRequest Request(FileOp op, const std::string& path) const {
     return {.op = op, .place = place_, .path = path};
   }
+
+  // Takes a connection and creates the file on it.
+  absl::StatusOr<std::shared_ptr<comm::DataSocket>> Create(const FileRequest& request);
 
   const std::shared_ptr<PeerLines> lines_;
   const FilePlace place_;

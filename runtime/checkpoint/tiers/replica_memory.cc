@@ -153,4 +153,14 @@ absl::Status CheckReplicaRoom(const ReplicaRoom& room) {
   return absl::OkStatus();
 }
 
+uint64_t JournalRoomBytes(const ReplicaRoom& room) {
+  const uint64_t snapshots = 2 * room.snapshot_bytes;
+  const uint64_t taken = snapshots + room.staging_bytes;
+  const uint64_t free = room.room_bytes - std::min(room.room_bytes, taken);
+  if (room.allowed_bytes == 0) {
+    return free / 2;  // Training needs memory too.
+  }
+  return std::min(free, room.allowed_bytes - std::min(room.allowed_bytes, snapshots));
+}
+
 }  // namespace dtrain

@@ -60,4 +60,8 @@ struct ReplicaRoom {
 // Pure.
 absl::Status CheckReplicaRoom(const ReplicaRoom& room);
 
+// The bytes that replicas of the step journal may take beside the two snapshots: the rest of what
+// is allowed, and where nothing is set half of the rest of what is free. Pure.
+uint64_t JournalRoomBytes(const ReplicaRoom& room);
+
 }  // namespace dtrain

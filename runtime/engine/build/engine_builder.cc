@@ -219,12 +219,14 @@ absl::Status EngineBuilder::PlanUpdate() {
   if (!device().is_host() && !UpdatesOnHost(job_, state())) {
     DT_RETURN_IF_ERROR(MakeDeviceRule(config, *rule_, layout).status());
   }
-  DT_ASSIGN_OR_RETURN(UpdateGroups groups, GroupParameters(layout, config.optimizer(),
+  DT_ASSIGN_OR_RETURN(SettledSettings engine, SettleSettings(config, state().options));
+  DT_ASSIGN_OR_RETURN(UpdateGroups groups, GroupParameters(layout, engine.optimizer,
                                                            {.by_parameter = rule_->by_parameter(),
                                                             .engine = state().options.name,
                                                             .module = module_.name(),
-                                                            .frozen = FrozenNames(state())}));
-  parts_->plan = std::make_unique<UpdatePlan>(job_, state(), std::move(groups));
+                                                            .frozen = FrozenNames(state()),
+                                                            .own_groups = engine.own_groups}));
+  parts_->plan = std::make_unique<UpdatePlan>(job_, state(), std::move(engine), std::move(groups));
   if (!zero_.shards_states) {
     state().owned = {{{0, layout.total_elements()}, 0}};
     parts_->plan->AddBucket(state().owned[0]);
@@ -422,7 +424,7 @@ absl::Status EngineBuilder::MakeDeviceStrategy() {
 
 // Where weights stay whole: at stage 3 codes would take more memory than the layers that are live.
 void EngineBuilder::MakeWeightCodes() {
-  if (job_.config().gradient_accumulation_steps() <= 1 || state().live != nullptr) {
+  if (parts_->plan->engine().accumulation <= 1 || state().live != nullptr) {
     return;
   }
   std::vector<at::Tensor> weights = state().flat->parameters();

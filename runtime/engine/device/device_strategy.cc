@@ -14,7 +14,6 @@
 #include "runtime/job/job_state.h"
 #include "runtime/model/phase.h"
 #include "runtime/plan/optimizer/loss_scale.h"
-#include "runtime/plan/optimizer/lr_schedule.h"
 
 namespace dtrain {
 
@@ -117,12 +116,12 @@ absl::Status DeviceStrategy::Update(const StepVerdict& verdict, StepReport& repo
   DT_RETURN_IF_ERROR(gradients_.QueueSquares(parts_.step->squares()));
   const StepPlan plan{.update = plan_.StepOf(1.0),
                       .to_mean = ToMean(config, state_, verdict.count),
-                      .norm_max = config.gradient_clipping(),
+                      .norm_max = plan_.engine().gradient_clipping,
                       .count = verdict.count,
                       .squares_of_shard = gradients_.squares().of_shard()};
   DT_RETURN_IF_ERROR(parts_.step->Decide(plan));
   report.loss_scale = state_.progress.loss_scale.scale;
-  report.learning_rate = plan::LrAt(config.scheduler(), state_.progress.updates);
+  report.learning_rate = plan_.learning_rate();
   DT_RETURN_IF_ERROR(DropGathered(state_));
   DT_RETURN_IF_ERROR(parts_.exchange != nullptr       ? UpdateThroughHost(plan)
                      : parts_.share_return != nullptr ? UpdateIntoFile()

@@ -36,7 +36,7 @@ class FactorsOnDevice {
   // every sum without error feedback.
   void Forget(const at::Tensor& broken);
 
-  // What travels first: P of all matrices, then what is not factored. Summed in place.
+  // The first message: P of all matrices, then the tensors that are not factored. Summed in place.
   const at::Tensor& first() const { return first_; }
   // Q of all matrices, summed in place; nothing where no matrix is factored.
   const at::Tensor& second() const { return q_; }

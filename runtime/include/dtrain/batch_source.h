@@ -1,5 +1,9 @@
 // The arguments of Engine::Step and Engine::Evaluate: a source of batches, and the loss of a batch.
 //
+//   struct Noise {  // The least that a source is; dtrain/data_loader.h makes one of a dataset.
+//     absl::StatusOr<at::Tensor> Next() { return at::randn({8, 3}); }
+//   };
+//
 // Each rank has a source of its own and takes its own share of the data from it. A source may be
 // finite: then its Next returns EndOfData() behind its last batch. Ranks may end at different
 // batches. A step needs all of its batches and fails with that error; an evaluation ends once no
@@ -12,12 +16,15 @@
 // - absl::StatusOr<Batch> Spare(): a batch of which nothing counts. At ZeRO stage 3 a rank that has
 //   no batch left runs the loss function on it, to take part in gathering the weights that other
 //   ranks read. Without Spare it takes the last batch that it had. Its loss is not counted.
-// - std::string Description(): what the source reads, for messages.
+// - std::string Description(): what the source reads, for messages. Without it they give the
+//   source's type. An exception that leaves Next ends the step with one line that names it.
+// A source that derives from Tracked (dtrain/tracked.h) is put back where it was when a step fails.
 #pragma once
 
 #include <concepts>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -76,6 +83,19 @@ template <typename Source>
 concept HasDescription = requires(Source& source) {
   { source.Description() } -> std::convertible_to<std::string>;
 };
+
+// The C++ type of a source, as people write it, from typeid(T).name().
+std::string SourceTypeName(const char* type_name);
+
+// Names a source in messages.
+template <typename Source>
+std::string DescribeSource(Source& source) {
+  if constexpr (HasDescription<Source>) {
+    return source.Description();
+  } else {
+    return SourceTypeName(typeid(Source).name());
+  }
+}
 
 // Says what is wrong with the arguments of Engine::Step and Engine::Evaluate in one line.
 template <typename Source, typename LossFunction>

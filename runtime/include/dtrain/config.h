@@ -228,6 +228,11 @@ class Config {
   double gradient_predivision() const;
   const PrecisionConfig& precision() const;
   bool stochastic_rounding() const;  // States in bf16 are rounded at random.
+  // What `engines` gives the engine of this name (EngineOptions::name); nothing where it is not
+  // there.
+  EngineSettings engine_settings(absl::string_view name) const;
+  // The names in `engines`.
+  std::vector<std::string> engine_names() const;
   Fp8Config fp8() const;
 
   // --- Gradient reduction.

@@ -59,8 +59,18 @@ struct EngineOptions {
   // dtrain::Batch: tokens), or "samples" if it has none.
   std::string sample_unit = {};
   // In a program with several engines: settings that name it are this one's alone
-  // (optimizer.param_groups, "engine"), and messages call it so. "": none.
+  // (engines.NAME, and optimizer.param_groups with "engine"), and messages call it so. "": none.
   std::string name = {};
+  // The program's settings for this engine, in place of the configuration's for all engines. What
+  // engines.NAME of the configuration gives holds before them. A step takes
+  // settings.gradient_accumulation_steps micro-batches, so that its batch is not train_batch_size.
+  EngineSettings settings = {};
+  // A factor of the learning rate, beside the configuration's scheduler, for the step of this
+  // number (from 0, of the steps that changed weights): for schedules of the program's own, on
+  // GPUs and in captured graphs too. It must depend on its argument alone: a resumed run calls it
+  // for the steps that come next. The step fails with InvalidArgument where the factor is negative
+  // or not finite, or differs between ranks. Null: 1.
+  std::function<double(int64_t step)> lr_factor = {};
   // Public name of a parameter in checkpoints, from its name in the module. Null: unchanged.
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
@@ -103,6 +113,13 @@ struct EngineOptions {
   // large as the largest unit at least. Empty: automatic. Deterministic runs have the same bits
   // with any units, and checkpoints are read whatever they are.
   std::vector<std::vector<std::string>> units = {};
+};
+
+struct EvaluateOptions {
+  // Goes on until no rank has a batch, whatever eval_batches says. The source must have an end:
+  // one with passes (TokenLoader, DataLoader), whose samples are each read once, or one whose Next
+  // returns EndOfData().
+  bool to_end = false;
 };
 
 struct BackwardOptions {
@@ -170,6 +187,7 @@ struct EvaluationCalls {
   absl::FunctionRef<absl::Status()> load_spare;  // One that does not count.
   absl::FunctionRef<Loss()> forward;             // Runs on what was loaded last.
   absl::FunctionRef<std::string()> description;  // Names the source.
+  bool to_end = false;                           // EvaluateOptions::to_end.
 };
 
 }  // namespace internal
@@ -227,7 +245,8 @@ class Engine {
       if constexpr (std::derived_from<Source, Tracked>) {
         data = &source;
       }
-      auto report = RunStep(load, forward, inputs, data);
+      const auto description = [&] { return internal::DescribeSource(source); };
+      auto report = RunStep(load, forward, inputs, description, data);
       if (report.ok() && report->unit.empty()) {
         report->unit = SampleUnit<BatchOf<Source>>();
       }
@@ -241,9 +260,9 @@ class Engine {
   // eval mode meanwhile. `source` begins anew first when it can (dtrain/batch_source.h), so that
   // evaluations read the same samples each time: of a TokenLoader the first windows of its files,
   // whatever the number of ranks, and none twice. It ends early where the source does: once no rank
-  // has a batch. Ranks need not have equally many; at ZeRO stage 3 the closure then also runs on
-  // batches that do not count (Spare). What the closure draws is the same each time, and no draw
-  // leaves a trace in the generators.
+  // has a batch; with EvaluateOptions::to_end it ends there alone. Ranks need not have equally
+  // many; at ZeRO stage 3 the closure then also runs on batches that do not count (Spare). What the
+  // closure draws is the same each time, and no draw leaves a trace in the generators.
   //
   // InvalidArgument where nothing was counted: no batch, or none with a target. Between two
   // micro-batches the ranks look for a stop signal. One that comes ends the evaluation: then
@@ -251,7 +270,8 @@ class Engine {
   // there on, and the next MaybeSave saves the step and ends the run. That is no error, which would
   // lead a program past its MaybeSave.
   template <typename Source, typename LossFunction>
-  absl::StatusOr<double> Evaluate(Source& source, LossFunction&& loss) {
+  absl::StatusOr<double> Evaluate(Source& source, LossFunction&& loss,
+                                  EvaluateOptions options = {}) {
     if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
       std::optional<BatchOf<Source>> batch;
       const auto take = [&](absl::StatusOr<BatchOf<Source>> next) -> absl::Status {
@@ -287,14 +307,8 @@ class Engine {
         }
         return value;
       };
-      const auto description = [&]() -> std::string {
-        if constexpr (internal::HasDescription<Source>) {
-          return source.Description();
-        } else {
-          return "the program's data source";
-        }
-      };
-      return RunEvaluation({begin, end, load, load_spare, forward, description});
+      const auto description = [&] { return internal::DescribeSource(source); };
+      return RunEvaluation({begin, end, load, load_spare, forward, description, options.to_end});
     } else {
       return absl::InternalError("this call does not compile");
     }
@@ -334,7 +348,7 @@ class Engine {
   absl::StatusOr<StepReport> RunStep(absl::FunctionRef<absl::StatusOr<int64_t>()> load,
                                      absl::FunctionRef<Loss()> forward,
                                      absl::FunctionRef<std::optional<GraphInputs>()> inputs,
-                                     Tracked* data);
+                                     absl::FunctionRef<std::string()> description, Tracked* data);
   absl::StatusOr<double> RunEvaluation(const internal::EvaluationCalls& calls);
 
   const std::unique_ptr<EngineCore> core_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "c10/core/Device.h"
 #include "dtrain/config.h"
@@ -34,6 +35,9 @@ struct JobOptions {
   std::vector<std::string> accept_changes = {};
 };
 
+// How AllReduce joins the ranks' values.
+enum class Reduction { kSum, kMean, kMin, kMax };
+
 class Job {
  public:
   // Collective over the ranks that the launcher started: resolves the environment, reads the
@@ -58,10 +62,31 @@ class Job {
   comm::Group& group();
   // The device on which the model trains and batches belong: the CPU, or a GPU of this process.
   at::Device device() const;
+
+  // Collectives on tensors of the program's own, for numbers and small tensors: they block, and a
+  // GPU's tensor goes through host memory. In place; any strides; every rank gives the same shape
+  // and type, else InvalidArgument on all ranks says which differ. All ranks call them in the same
+  // order, between the engine's calls and not inside a loss function. The bits are the same on
+  // every rank.
+  // fp64, fp32, bf16, fp16, int64 or int32; kMean: floating types only, summed in fp32 or better.
+  absl::Status AllReduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  // Every rank ends with the values of rank `root`. Any type.
+  absl::Status Broadcast(const at::Tensor& tensor, int root = 0);
+  // Returns once all ranks have come.
+  absl::Status Barrier();
+
+  // Asks for an end of training: the ranks agree on it at the end of the next step, or in the next
+  // evaluation, and the MaybeSave behind it saves that step and ends the program with exit code 0
+  // and a line that says `reason`. One rank's call is enough. A loop that looks at stop_agreed()
+  // can leave before MaybeSave and go on with its end (Finish, an export).
+  void Stop(const std::string& reason);
+
   // Tells the node's agent what this rank does: "data", "forward", ... (never blocks).
   void Beat(const char* phase, int64_t step);
   // SIGTERM or SIGINT was received by this rank, or agreed on by all; SIGXCPU, which its limit of
-  // CPU time sends, is SIGTERM once it is agreed on. 0: none.
+  // CPU time sends, is SIGTERM once it is agreed on. kProgramStop: the program has called Stop, on
+  // this rank or, once it is agreed on, on any. 0: none.
+  static constexpr int kProgramStop = 1000;
   int stop_signal() const;
   // Set by the engine: every rank agreed, at the end of a step or between two micro-batches, to
   // stop because of `signal`.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -83,6 +84,8 @@ struct MetricsOptions {
   bool print_progress = false;  // No agent does it for us.
   // The run directory, when this rank is to write TensorBoard files into it; else "".
   std::string tensorboard_run_dir;
+  // Collective: what each rank gives, in rank order. Null: there is one rank.
+  std::function<absl::StatusOr<std::vector<std::string>>(const std::string& mine)> gather = {};
 };
 
 class Metrics {
@@ -99,6 +102,11 @@ class Metrics {
   // only. It is recorded and exported as dtrain's own are, and stands in the progress line where
   // metrics.console names it: in its step's line if it is logged before the step's report.
   void Log(absl::string_view name, double value);
+  // Collective: the mean of `value` over the ranks, where each counts with its weight (the samples
+  // behind it), is logged by rank 0 as Log does, and given to all. The bits are the same on every
+  // rank. NaN where the weights sum to 0. InvalidArgument on all ranks: they log different names,
+  // or a weight is negative or not finite.
+  absl::StatusOr<double> LogMean(absl::string_view name, double value, double weight = 1);
   // The values of the program's own that were logged at the current step, by name; those that are
   // no numbers are left out. Other ranks than rank 0 have none.
   Json ValuesAtStep() const;

@@ -65,6 +65,8 @@ class ModelFiles {
  private:
   friend absl::Status LoadModel(const Job& job, torch::nn::Module& module, const ModelFiles& files,
                                 const LoadModelOptions& options);
+  friend absl::Status LoadModel(torch::nn::Module& module, const ModelFiles& files,
+                                const LoadModelOptions& options);
   struct State;
   explicit ModelFiles(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
@@ -75,6 +77,9 @@ class ModelFiles {
 // Every rank compares the headers; only rank 0 reads values, because Engine::Create takes its. Call
 // it between dtrain::Construct and Engine::Create.
 absl::Status LoadModel(const Job& job, torch::nn::Module& module, const ModelFiles& files,
+                       const LoadModelOptions& options = {});
+// The same in a process that is no rank of a job: a program that only reads a model.
+absl::Status LoadModel(torch::nn::Module& module, const ModelFiles& files,
                        const LoadModelOptions& options = {});
 
 // The content of a model folder.

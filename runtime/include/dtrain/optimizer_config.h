@@ -36,6 +36,23 @@ struct ParamSettings {
   bool operator==(const ParamSettings&) const = default;
 };
 
+// Settings of one engine where they differ from those of the others: `engines.NAME` in the
+// configuration, EngineOptions::settings in the program. What is absent is as optimizer.params and
+// the rest of the configuration say.
+struct EngineSettings {
+  std::optional<double> lr = {};  // Before the schedule; with Muon for all parameters.
+  std::optional<double> weight_decay = {};
+  std::optional<double> eps = {};
+  std::optional<std::pair<double, double>> betas = {};
+  std::optional<double> gradient_clipping = {};  // Largest global norm; 0: no clipping.
+  std::optional<int64_t> gradient_accumulation_steps = {};
+  // They come before the groups of optimizer.param_groups.
+  std::vector<ParamGroupConfig> groups = {};
+};
+
+// What `first` gives, else what `second` gives; the groups of both, those of `first` before.
+EngineSettings Merged(const EngineSettings& first, const EngineSettings& second);
+
 struct OptimizerConfig {
   enum class Kind { kAdamW, kAdam, kSgd, kLion, kLamb, kAdagrad, kMuon };
   Kind kind = Kind::kAdamW;  // kAdam: weight decay in the gradient.

@@ -20,6 +20,8 @@ namespace {
 constexpr absl::string_view kAcceptable[] = {"optimizer.params.",
                                              "optimizer.no_weight_decay",
                                              "optimizer.param_groups",
+                                             "engines",
+                                             "engines.",
                                              "scheduler.",
                                              "gradient_clipping",
                                              "gradient_clipping_value",

@@ -205,6 +205,17 @@ std::optional<double> Config::comm_hang_timeout_seconds() const {
 }
 const NetworkConfig& Config::comm_network() const { return values_->network; }
 const PrecisionConfig& Config::precision() const { return values_->precision; }
+EngineSettings Config::engine_settings(absl::string_view name) const {
+  const auto found = values_->engines.find(name);
+  return found == values_->engines.end() ? EngineSettings() : found->second;
+}
+std::vector<std::string> Config::engine_names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, settings] : values_->engines) {
+    names.push_back(name);
+  }
+  return names;
+}
 bool Config::stochastic_rounding() const { return values_->boolean("bf16.stochastic_rounding"); }
 Fp8Config Config::fp8() const {
   return {.enabled = values_->boolean("fp8.enabled"),

@@ -57,7 +57,7 @@ is a small complete file for the example model:
 - A key marked **R** must keep its value when a run is resumed. All others may change, and so may
   the number of ranks. A program's option `--accept-change KEY`, which may be repeated, accepts
   another value of `optimizer.params.*`, `optimizer.no_weight_decay`, `optimizer.param_groups`,
-  `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
+  `engines`, `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
   `deterministic`, `data.document_token`, `data.document_token_place`, of `fp16`'s loss scale but
   for its first value, of `fp8.*`, `bf16.stochastic_rounding`, `zero_quantized_weights` and
   `zero_quantized_gradients`, of shares of dropout inside `model` and `finetune` (names that end
@@ -98,6 +98,14 @@ such group, it takes the setting from `optimizer.no_weight_decay`, and then from
 Each pattern has to match a parameter of every engine in the program. In a program with several
 engines, `"engine": "NAME"` restricts a group to the parameters of the engine with this name
 (`EngineOptions::name`).
+
+`engines` gives single engines of such a program their own settings, for example a GAN's two:
+`{"generator": {"lr": 2e-4, "betas": [0.5, 0.999]}, "discriminator": {"gradient_clipping": 0}}`.
+They hold before `EngineOptions::settings` of the program, which holds before `optimizer.params`,
+`gradient_clipping` and `gradient_accumulation_steps`. An engine with a
+`gradient_accumulation_steps` of its own takes that many micro-batches a step, whatever
+`train_batch_size` is. Its `param_groups` come before `optimizer.param_groups`.
+
 Schedules change the learning rate of a group too. WarmupCosineLR and WSD compute it from the
 group's lr. The other schedules multiply their own rate by the group's lr and divide it by the
 optimizer's lr.
@@ -172,7 +180,9 @@ const std::vector<Group>& Groups() {
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"},
        kBatch},
       {"Data", {"data"}},
-      {"Optimizer", {"optimizer", "gradient_clipping", "gradient_clipping_value"}, kOptimizers},
+      {"Optimizer",
+       {"optimizer", "engines", "gradient_clipping", "gradient_clipping_value"},
+       kOptimizers},
       {"Learning rate", {"scheduler"}, kSchedules},
       {"Precision", {"bf16", "fp16", "fp8"}},
       {"ZeRO", {"zero_optimization"}, kZero},

@@ -128,6 +128,11 @@ constexpr ConfigKey kKeys[] = {
      "\"*.bias\" or \"*norm*\". With the empty list every parameter is decayed, as in torch."},
     {"optimizer.param_groups", KeyType::kObjectList, "[]", "", KeyUse::kUsed, "", kIdentity,
      "Settings for some parameters, chosen by name. The section above explains the format."},
+    {"engines", KeyType::kFree, "{}", "", KeyUse::kUsed, "", kIdentity,
+     "Settings of single engines of a program that has several: an object with an object for each "
+     "engine by its name, as the program gives it (EngineOptions::name). Its keys are lr, "
+     "weight_decay, betas and eps, which replace those of optimizer.params, gradient_clipping, "
+     "gradient_accumulation_steps and param_groups. What is absent holds as for all engines."},
     {"optimizer.skip_unused_parameters", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Leaves parameters that no rank's loss used in a step as they are, with their states, as "
      "torch does with parameters that have no gradient. Such a step does not count as one of "
@@ -311,14 +316,16 @@ constexpr ConfigKey kKeys[] = {
      "1: while it writes to checkpoint.local_dir, each rank also sends its part of a checkpoint to "
      "the next host, in the order of ranks, which keeps the newest one in memory. A host can then "
      "be lost without a step that was durable. The files outlive the ranks and are removed when "
-     "the run has ended. A replica that cannot be written fails no checkpoint."},
+     "the run has ended. A replica that cannot be written fails no checkpoint. The step journal "
+     "(checkpoint.journal) is kept there too: a step counts as durable when both have it."},
     {"checkpoint.replica_dir", KeyType::kString, "\"/dev/shm\"", "", KeyUse::kUsed, "", 0,
      "Folder in memory (tmpfs) for checkpoint.replicas. A relative path starts from the folder in "
      "which the host's ranks are started."},
     {"checkpoint.replica_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Largest number of bytes of memory that a host may use for checkpoint.replicas. It needs two "
      "times what the ranks of another host save: the newest whole checkpoint and the one that is "
-     "being written. A run that needs more is refused. 0: as much as is free."},
+     "being written. A run that needs more is refused. The step journal takes what they leave. 0: "
+     "as much as is free, of which the journal takes at most half of what they leave."},
     {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
      0,
      "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "

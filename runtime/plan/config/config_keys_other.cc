@@ -171,7 +171,8 @@ constexpr ConfigKey kOtherKeys[] = {
      "Settings of a fine-tuning. The program gets them with config.user(\"finetune\"). "
      "docs/MODELS.md lists the keys of the example."},
     {"sample", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
-     "Settings for sampling text. The program gets them with config.user(\"sample\")."},
+     "Settings for sampling text. The program gets them with config.user(\"sample\"). "
+     "docs/MODELS.md lists the keys of the example."},
     {"origins", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
      "In the config.json of a run directory, says where each value came from. dtrain writes this "
      "key and does not read it."},

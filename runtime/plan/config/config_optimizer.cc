@@ -1,6 +1,9 @@
 // ConfigBuilder's rules for the optimizer: which type has which parameter, and defaults by type.
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -59,6 +62,17 @@ Params GroupSettings(const Params& params) {
   return settings;
 }
 
+bool HaveRates(const std::vector<ParamGroupConfig>& groups) {
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const ParamGroupConfig& group) { return group.lr.has_value(); });
+}
+
+bool EnginesHaveRates(const std::map<std::string, EngineSettings, std::less<>>& engines) {
+  return std::any_of(engines.begin(), engines.end(), [](const auto& engine) {
+    return engine.second.lr.has_value() || HaveRates(engine.second.groups);
+  });
+}
+
 }  // namespace
 
 absl::Status ConfigBuilder::FillOptimizer() {
@@ -102,6 +116,13 @@ absl::Status ConfigBuilder::FillOptimizer() {
     }
     values_->optimizer.groups = *std::move(groups);
   }
+  if (const auto found = values_->by_key.find("engines"); found != values_->by_key.end()) {
+    auto engines = plan::ParseEngines(found->second, GroupSettings(rules.params));
+    if (!engines.ok()) {
+      return Annotate(engines.status(), WhereGiven("engines"));
+    }
+    values_->engines = *std::move(engines);
+  }
   values_->optimizer.kind = rules.kind;
   return absl::OkStatus();
 }
@@ -114,10 +135,8 @@ absl::Status ConfigBuilder::CheckOptimizer() {
         "%s: optimizer.params.nesterov needs momentum above 0 and dampening 0; got %g and %g",
         WhereGiven("optimizer.params.nesterov"), o.momentum, o.dampening));
   }
-  const bool groups_have_rates =
-      std::any_of(o.groups.begin(), o.groups.end(),
-                  [](const ParamGroupConfig& group) { return group.lr.has_value(); }) ||
-      (o.kind == Kind::kMuon && o.adam_lr != o.lr);
+  const bool groups_have_rates = HaveRates(o.groups) || EnginesHaveRates(values_->engines) ||
+                                 (o.kind == Kind::kMuon && o.adam_lr != o.lr);
   // WarmupCosineLR and WSD take each group's own rate.
   const Json& schedule = values_->at("scheduler.type");
   const bool divides = !schedule.is_null() && schedule != "WarmupCosineLR" && schedule != "WSD";

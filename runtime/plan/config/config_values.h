@@ -24,6 +24,7 @@ struct Config::Values {
   int64_t micro_batch = 0;
   int64_t accumulation = 0;
   OptimizerConfig optimizer;
+  std::map<std::string, EngineSettings, std::less<>> engines;
   SchedulerConfig scheduler;
   PrecisionConfig precision;
   std::vector<DataPart> data_parts;

@@ -102,6 +102,10 @@ constexpr MetricName kMetrics[] = {
      "every checkpoint with checkpoint.journal", ""},
     {"journal/off", "-", "1: the step journal has switched itself off; the line says why.", kAll,
      "when that happens", ""},
+    {"journal/alone", "-",
+     "Number of times so far that this rank's part of the step journal went on without a replica "
+     "(checkpoint.replicas), until the next checkpoint; the line says why.",
+     kAll, "when that happens", ""},
     {"time/journal_s", "s",
      "Time in which training stood still for the step journal since the last such line. It is part "
      "of the steps' time.",

@@ -150,4 +150,17 @@ ParamSettings OptimizerConfig::SettingsFor(absl::string_view parameter_name,
           .orthogonal = orthogonal};
 }
 
+EngineSettings Merged(const EngineSettings& first, const EngineSettings& second) {
+  EngineSettings merged = first;
+  const auto fill = [](auto& value, const auto& other) { value = value ? value : other; };
+  fill(merged.lr, second.lr);
+  fill(merged.weight_decay, second.weight_decay);
+  fill(merged.eps, second.eps);
+  fill(merged.betas, second.betas);
+  fill(merged.gradient_clipping, second.gradient_clipping);
+  fill(merged.gradient_accumulation_steps, second.gradient_accumulation_steps);
+  merged.groups.insert(merged.groups.end(), second.groups.begin(), second.groups.end());
+  return merged;
+}
+
 }  // namespace dtrain

@@ -34,7 +34,7 @@ struct SkipRange {
   bool operator==(const SkipRange&) const = default;
 };
 
-// What a cursor keeps of a part of a mixture, to tell a resume with other parts or weights.
+// A cursor's record of a part of a mixture, to tell a resume with other parts or weights.
 struct MixedPart {
   int64_t windows = 0;
   int64_t share = 0;  // Its part of MixturePattern::kPlaces.

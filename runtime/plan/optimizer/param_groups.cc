@@ -76,16 +76,91 @@ absl::StatusOr<ParamGroupConfig> ParseGroup(const std::string& at, const Json& g
   return result;
 }
 
+absl::StatusOr<std::vector<ParamGroupConfig>> ParseGroups(
+    const std::string& where, const Json& list, absl::Span<const absl::string_view> settings) {
+  std::vector<ParamGroupConfig> groups;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string at = absl::StrFormat("%s[%d]", where, i);
+    DT_ASSIGN_OR_RETURN(groups.emplace_back(), ParseGroup(at, list[i], settings));
+  }
+  return groups;
+}
+
+// The groups of one engine, to which they hold without naming it.
+absl::StatusOr<std::vector<ParamGroupConfig>> ParseEngineGroups(
+    const std::string& path, const Json& list, absl::Span<const absl::string_view> settings) {
+  const ConfigKey key{path.c_str(), KeyType::kObjectList, "[]", "", KeyUse::kUsed, "", 0, ""};
+  DT_ASSIGN_OR_RETURN(const Json checked, CheckValue(key, list));
+  DT_ASSIGN_OR_RETURN(std::vector<ParamGroupConfig> groups, ParseGroups(path, checked, settings));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!groups[i].engine.empty()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s[%d] has an \"engine\", but holds for this engine alone; remove it", path, i));
+    }
+  }
+  return groups;
+}
+
+// A setting of an engine that is a key of the whole run too.
+absl::StatusOr<Json> RunSetting(const std::string& name, const std::string& path,
+                                const Json& value) {
+  ConfigKey key = *FindConfigKey(name);
+  key.path = path.c_str();
+  key.flags = 0;
+  return CheckValue(key, value);
+}
+
+absl::StatusOr<EngineSettings> ParseEngine(const std::string& at, const Json& engine,
+                                           absl::Span<const absl::string_view> settings) {
+  if (!engine.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is %s; want an object with the settings of the engine of this name", at,
+                        ShortJson(engine)));
+  }
+  EngineSettings result;
+  for (const auto& [name, value] : engine.items()) {
+    const std::string path = absl::StrFormat("%s.%s", at, name);
+    if (name == "param_groups") {
+      DT_ASSIGN_OR_RETURN(result.groups, ParseEngineGroups(path, value, settings));
+    } else if (name == "gradient_clipping") {
+      DT_ASSIGN_OR_RETURN(const Json checked, RunSetting(name, path, value));
+      result.gradient_clipping = checked.get<double>();
+    } else if (name == "gradient_accumulation_steps") {
+      DT_ASSIGN_OR_RETURN(const Json checked, RunSetting(name, path, value));
+      result.gradient_accumulation_steps = checked.get<int64_t>();
+    } else if (std::find(settings.begin(), settings.end(), name) == settings.end()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s is not a setting of an engine; with this optimizer allowed: %s, gradient_clipping, "
+          "gradient_accumulation_steps, param_groups",
+          path, absl::StrJoin(settings, ", ")));
+    } else {
+      DT_ASSIGN_OR_RETURN(const Json checked, Setting(name, path, value));
+      if (name == "betas") {
+        result.betas = {checked[0].get<double>(), checked[1].get<double>()};
+      } else {
+        (name == "lr"    ? result.lr
+         : name == "eps" ? result.eps
+                         : result.weight_decay) = checked.get<double>();
+      }
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<ParamGroupConfig>> ParseParamGroups(
     const Json& list, absl::Span<const absl::string_view> settings) {
-  std::vector<ParamGroupConfig> groups;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string at = absl::StrFormat("optimizer.param_groups[%d]", i);
-    DT_ASSIGN_OR_RETURN(groups.emplace_back(), ParseGroup(at, list[i], settings));
+  return ParseGroups("optimizer.param_groups", list, settings);
+}
+
+absl::StatusOr<std::map<std::string, EngineSettings, std::less<>>> ParseEngines(
+    const Json& engines, absl::Span<const absl::string_view> settings) {
+  std::map<std::string, EngineSettings, std::less<>> result;
+  for (const auto& [name, engine] : engines.items()) {
+    DT_ASSIGN_OR_RETURN(result[name], ParseEngine("engines." + name, engine, settings));
   }
-  return groups;
+  return result;
 }
 
 }  // namespace dtrain::plan

@@ -1,6 +1,9 @@
-// optimizer.param_groups from its JSON. Private to the room.
+// optimizer.param_groups and engines from their JSON. Private to the room.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,5 +18,10 @@ namespace dtrain::plan {
 // names the entry, the value and what is allowed.
 absl::StatusOr<std::vector<ParamGroupConfig>> ParseParamGroups(
     const Json& list, absl::Span<const absl::string_view> settings);
+
+// The settings of each engine by its name. `settings`: as above. InvalidArgument names the key, the
+// value and what is allowed.
+absl::StatusOr<std::map<std::string, EngineSettings, std::less<>>> ParseEngines(
+    const Json& engines, absl::Span<const absl::string_view> settings);
 
 }  // namespace dtrain::plan

@@ -27,8 +27,12 @@ Bpe::Bpe(BpeParts parts) : parts_(std::move(parts)) {
   const size_t filter_bits = std::max<size_t>(64, 8 * slots);
   filter_.resize(filter_bits / 64);
   filter_shift_ = 64 - std::countr_zero(filter_bits);
-  for (size_t rank = 0; rank < parts_.merges.size(); ++rank) {
-    const BpeMerge& merge = parts_.merges[rank];
+  size_t rank = 0;
+  for (size_t i = 0; i < parts_.merges.size(); ++i) {
+    const BpeMerge& merge = parts_.merges[i];
+    if (!parts_.equal_results_share_rank || merge.result != parts_.merges[rank].result) {
+      rank = i;
+    }
     AddPair(KeyOf(merge.left, merge.right), static_cast<uint32_t>(rank));
   }
 }

@@ -25,7 +25,8 @@ struct BpeMerge {
   uint32_t result;
 };
 
-// What a model file says. Merges are in the order of their ranks; of equal pairs the last counts.
+// The content of a model file. Merges are in the order of their ranks; of equal pairs the last
+// counts.
 struct BpeParts {
   // The tokens of single bytes, or kNoToken: those that words begin with (bytes_first), else those
   // that a character without a token falls back to (byte_fallback).
@@ -34,15 +35,18 @@ struct BpeParts {
   bool byte_fallback = false;
   // The tokens of single characters, unless bytes_first.
   absl::flat_hash_map<uint32_t, uint32_t> character_ids;
-  // What stands for a byte or character without a token; nullopt: it is left out.
+  // The token that stands for a byte or character without one; nullopt: it is left out.
   std::optional<uint32_t> unknown;
   bool fuse_unknown = false;
   std::vector<BpeMerge> merges;
+  // Merges with one result follow each other and have one rank: of several in a word the leftmost
+  // comes first, as in SentencePiece.
+  bool equal_results_share_rank = false;
   // Words that are one token, whatever the merges make of them.
   absl::flat_hash_map<std::string, uint32_t> whole_words;
 };
 
-// What a thread needs to encode words; not thread-safe.
+// The buffers that a thread needs to encode words; not thread-safe.
 struct BpeScratch {
   WordCache cache;
   std::vector<uint32_t> symbols;

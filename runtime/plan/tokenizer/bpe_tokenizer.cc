@@ -66,23 +66,6 @@ std::optional<uint32_t> BpeTokenizer::TokenId(absl::string_view token) const {
 
 bool BpeTokenizer::IsSpecial(uint32_t id) const { return id < special_.size() && special_[id]; }
 
-std::unique_ptr<BpeScratch> BpeTokenizer::Borrow() const {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<BpeScratch> scratch = std::move(idle_.back());
-      idle_.pop_back();
-      return scratch;
-    }
-  }
-  return std::make_unique<BpeScratch>();
-}
-
-void BpeTokenizer::GiveBack(std::unique_ptr<BpeScratch> scratch) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.push_back(std::move(scratch));
-}
-
 absl::Status BpeTokenizer::EncodePiece(absl::string_view text, bool is_start, bool special_tokens,
                                        BpeScratch* scratch, std::vector<uint32_t>* ids) const {
   std::string storage;
@@ -104,7 +87,7 @@ absl::Status BpeTokenizer::EncodeUtf8(absl::string_view text, const EncodeOption
   if (options.add_template) {
     ids->insert(ids->end(), parts_.before.begin(), parts_.before.end());
   }
-  std::unique_ptr<BpeScratch> scratch = Borrow();
+  std::unique_ptr<BpeScratch> scratch = scratches_.Borrow();
   const absl::Status status = in_text_.ForEachPart(
       text, options.special_tokens, [&](absl::string_view part, const AddedToken* token) {
         if (token != nullptr) {
@@ -114,7 +97,7 @@ absl::Status BpeTokenizer::EncodeUtf8(absl::string_view text, const EncodeOption
         return EncodePiece(part, part.data() == text.data(), options.special_tokens, scratch.get(),
                            ids);
       });
-  GiveBack(std::move(scratch));
+  scratches_.GiveBack(std::move(scratch));
   DT_RETURN_IF_ERROR(status);
   if (options.add_template) {
     ids->insert(ids->end(), parts_.after.begin(), parts_.after.end());

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "runtime/plan/tokenizer/added_tokens.h"
 #include "runtime/plan/tokenizer/bpe.h"
+#include "runtime/plan/tokenizer/bpe_scratch_pool.h"
 #include "runtime/plan/tokenizer/normalizer.h"
 #include "runtime/plan/tokenizer/pre_tokenizer.h"
 #include "runtime/plan/tokenizer/token_decoder.h"
@@ -46,10 +46,6 @@ class BpeTokenizer : public Tokenizer {
  private:
   BpeTokenizer(BpeTokenizerParts parts, std::vector<std::string> patterns);
 
-  // Scratches are lent to one call each, and kept for the next ones with what they remember.
-  std::unique_ptr<BpeScratch> Borrow() const;
-  void GiveBack(std::unique_ptr<BpeScratch> scratch) const;
-
   absl::Status EncodePiece(absl::string_view text, bool is_start, bool special_tokens,
                            BpeScratch* scratch, std::vector<uint32_t>* ids) const;
 
@@ -60,8 +56,7 @@ class BpeTokenizer : public Tokenizer {
   absl::flat_hash_map<std::string, uint32_t> ids_;
   std::vector<bool> special_;
   absl::flat_hash_map<uint32_t, std::string> decoded_as_;  // Added tokens' normalized texts.
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<BpeScratch>> idle_;  // Guarded by mutex_.
+  mutable BpeScratchPool scratches_;
 };
 
 }  // namespace dtrain::plan

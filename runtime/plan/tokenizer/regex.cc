@@ -165,7 +165,7 @@ std::string ErrorText(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// What a thread needs for matching; made once a thread.
+// The buffers that a thread needs for matching; made once a thread.
 struct MatchState {
   MatchState()
       : data(pcre2_match_data_create(1, nullptr)),

@@ -5,7 +5,9 @@
 #include "base/status.h"
 #include "runtime/plan/stable_hash.h"
 #include "runtime/plan/tokenizer/added_tokens.h"
+#include "runtime/plan/tokenizer/sentencepiece/sentencepiece_bpe.h"
 #include "runtime/plan/tokenizer/sentencepiece/sentencepiece_library.h"
+#include "runtime/plan/tokenizer/sentencepiece/sentencepiece_proto.h"
 
 namespace dtrain::plan {
 namespace {
@@ -15,9 +17,9 @@ namespace {
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(std::unique_ptr<SentencePieceLibrary> library,
-                         std::vector<AddedToken> special, const std::vector<std::string>& texts,
-                         std::string identity)
-      : library_(std::move(library)), special_(std::move(special), texts) {
+                         std::unique_ptr<SentencePieceBpe> bpe, std::vector<AddedToken> special,
+                         const std::vector<std::string>& texts, std::string identity)
+      : library_(std::move(library)), bpe_(std::move(bpe)), special_(std::move(special), texts) {
     vocab_size_ = static_cast<uint32_t>(library_->size());
     identity_ = std::move(identity);
     const auto id_or_none = [](int id) {
@@ -50,6 +52,10 @@ class SentencePieceTokenizer : public Tokenizer {
         text, options.special_tokens, [&](absl::string_view part, const AddedToken* token) {
           if (token != nullptr) {
             ids->push_back(token->id);
+            return absl::OkStatus();
+          }
+          if (bpe_ != nullptr) {
+            bpe_->Encode(part, ids);
             return absl::OkStatus();
           }
           std::string error;
@@ -88,6 +94,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   std::unique_ptr<SentencePieceLibrary> library_;
+  std::unique_ptr<SentencePieceBpe> bpe_;  // nullptr: the library encodes.
   AddedTokenFinder special_;
 };
 
@@ -102,6 +109,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(absl::stri
     return absl::InvalidArgumentError(
         absl::StrFormat("%s is no model of SentencePiece, or is damaged: %s", name, error));
   }
+  DT_ASSIGN_OR_RETURN(const SentencePieceProto proto, ParseSentencePieceProto(model));
   std::vector<AddedToken> special;
   std::vector<std::string> texts;
   for (int id = 0; id < library->size(); ++id) {
@@ -119,8 +127,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(absl::stri
   second.Add(1);
   const std::string identity =
       absl::StrFormat("%016x%016x", first.Add(model).value(), second.Add(model).value());
-  return std::make_unique<SentencePieceTokenizer>(std::move(library), std::move(special), texts,
-                                                  identity);
+  return std::make_unique<SentencePieceTokenizer>(
+      std::move(library), SentencePieceBpe::Create(proto), std::move(special), texts, identity);
 }
 
 }  // namespace dtrain::plan

@@ -1,4 +1,5 @@
-// Makes a tokenizer of SentencePiece's tokenizer.model, by its own library.
+// Makes a tokenizer of SentencePiece's tokenizer.model: byte pairs are encoded here, many times
+// faster than by its own library, which decodes, and encodes what SentencePieceBpe leaves to it.
 #pragma once
 
 #include <memory>

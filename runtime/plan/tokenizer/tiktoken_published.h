@@ -1,4 +1,5 @@
-// What is not in the published tiktoken files, but in the programs that read them. Pure.
+// Facts that stand in the programs that read the published tiktoken files, and not in the files.
+// Pure.
 #pragma once
 
 #include <cstddef>

@@ -111,7 +111,7 @@ class StreamDecoder {
   // The text that is complete with this token; "" while a character's bytes are not all there. All
   // returned parts together are what Decode gives of all ids.
   std::string Push(uint32_t id);
-  // What is left at the end: U+FFFD for an incomplete character.
+  // The remainder at the end: U+FFFD for an incomplete character.
   std::string Finish();
 
  private:

@@ -75,7 +75,7 @@ size_t LastCharLength(absl::string_view text, size_t end) {
   return length;
 }
 
-// What \s+(?!\S)|\s+ matches of the run of spaces [begin, end).
+// The match of \s+(?!\S)|\s+ in the run of spaces [begin, end).
 inline size_t SpacesBeforeWord(absl::string_view text, size_t begin, size_t end) {
   if (end == text.size()) {
     return end;

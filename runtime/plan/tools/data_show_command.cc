@@ -61,7 +61,7 @@ struct ShowCommand::Arguments {
   absl::Status Run() const;
 
  private:
-  // What the tokens mean; nothing: it is not known.
+  // The tokenizer of the tokens; nothing where it is not known.
   absl::StatusOr<std::unique_ptr<TextEncoder>> Encoder(const TokenFile& file) const;
   absl::Status ShowSamples(const TokenFile& file, const MaskFile& mask,
                            const TextEncoder* encoder) const;

@@ -24,6 +24,14 @@ ElasticOptions Options(int low, int high) {
           .last_call = absl::Seconds(5)};
 }
 
+// The options of a coordinator that follows another one.
+ElasticOptions Successor(int low, int high) {
+  ElasticOptions options = Options(low, high);
+  options.restarts_max = 3;
+  options.is_successor = true;  // It waits for 10 s.
+  return options;
+}
+
 // A job and its time. The id of a node is its number unless it is given.
 class Job {
  public:
@@ -33,6 +41,12 @@ class Job {
     job_.Join(id < 0 ? number : id, {number, absl::StrCat("h", number), 1}, now_);
     Take();
   }
+  void Adopt(int number, int id, const AttemptMemory& memory) {
+    job_.Adopt(id, {number, absl::StrCat("h", number), 1}, memory, now_);
+    Take();
+  }
+  void SetAttempt(int attempt) { attempt_ = attempt; }
+  std::vector<int> world() const { return job_.world(); }
   void Lose(int id) {
     job_.Lose(id, "the connection of its agent has ended", now_);
     Take();
@@ -386,6 +400,99 @@ TEST(ElasticJob, TheEndOfAllRanksEndsTheJob) {
   EXPECT_EQ(job.Only().code, 0);
   job.Join(7);
   EXPECT_EQ(job.Only().kind, Kind::kDismiss) << "it comes too late";
+}
+
+AttemptMemory MemoryOf(int attempt, const std::vector<int>& numbers) {
+  AttemptMemory memory{.attempt = attempt};
+  for (const int number : numbers) {
+    memory.nodes.push_back({number, absl::StrCat("h", number), 1});
+  }
+  return memory;
+}
+
+TEST(ElasticJob, ASuccessorAdoptsTheAttemptAndStopsNobody) {
+  Job job(Successor(2, 3));
+  job.Adopt(1, 10, MemoryOf(4, {0, 1}));
+  job.Adopt(0, 11, MemoryOf(4, {0, 1}));
+  job.Adopt(7, 12, MemoryOf(4, {0, 1}));  // A spare.
+  job.Pass(4);
+  EXPECT_THAT(job.Actions(), IsEmpty());
+  EXPECT_EQ(job.parked(), 1);
+  EXPECT_THAT(job.world(), ElementsAre(11, 10)) << "by node rank";
+  job.SetAttempt(4);
+  job.Report(11, {.code = 0});
+  job.Report(10, {.code = 0});
+  EXPECT_EQ(job.Only().code, 0);
+}
+
+TEST(ElasticJob, ANodeThatDoesNotComeBackIsLostWhenTheTimeHasPassed) {
+  Job job(Successor(1, 2));
+  job.Adopt(0, 5, MemoryOf(4, {0, 1}));
+  job.Pass(9.5);
+  EXPECT_THAT(job.Actions(), IsEmpty());
+  job.Pass(1);
+  const ElasticAction stop = job.Only();
+  EXPECT_EQ(stop.kind, Kind::kStop);
+  EXPECT_EQ(stop.attempt, 4);
+  EXPECT_THAT(stop.why, HasSubstr("node 1 (host h1) is lost: its agent has not come back"));
+  job.SetAttempt(4);
+  job.Report(5, kVictim);
+  job.Pass(2);
+  const ElasticAction start = job.Only();
+  EXPECT_EQ(start.attempt, 5);
+  EXPECT_THAT(start.nodes, ElementsAre(5));
+}
+
+TEST(ElasticJob, ANewAgentOfNodeZeroEndsTheAdoptedAttemptAndTheNextOneHasANewNumber) {
+  Job job(Successor(2, 2));
+  job.Join(0);
+  job.Adopt(1, 9, MemoryOf(4, {0, 1}));
+  const ElasticAction stop = job.Only();
+  EXPECT_EQ(stop.kind, Kind::kStop);
+  EXPECT_THAT(stop.why, HasSubstr("node 0 (host h0) came back without its ranks"));
+  job.SetAttempt(4);
+  job.Report(9, kVictim);
+  job.Pass(2);
+  const ElasticAction start = job.Only();
+  EXPECT_EQ(start.attempt, 5);
+  EXPECT_THAT(start.nodes, ElementsAre(0, 9));
+}
+
+TEST(ElasticJob, TheNewestAttemptThatAnAgentKnowsCounts) {
+  Job job(Successor(2, 2));
+  AttemptMemory old = MemoryOf(4, {0, 1});
+  old.report = NodeReport{.attempt = 4, .code = 75};
+  job.Adopt(0, 5, old);
+  job.Adopt(1, 6, MemoryOf(5, {0, 1}));
+  const ElasticAction stop = job.Only();
+  EXPECT_EQ(stop.attempt, 5) << "node 0 never began it";
+}
+
+TEST(ElasticJob, WhoComesAfterTheSuccessorHasBegunAnAttemptIsGivenUp) {
+  Job job(Successor(1, 1));
+  job.Join(0);
+  job.Pass(9.5);
+  EXPECT_THAT(job.Actions(), IsEmpty()) << "it waits for those who may still train";
+  job.Pass(1);
+  EXPECT_EQ(job.Only().kind, Kind::kStart);
+  job.Adopt(1, 9, MemoryOf(4, {1}));
+  EXPECT_EQ(job.Only().kind, Kind::kDismiss);
+  job.Report(0, Failed(0, 0, SIGKILL));
+  job.Pass(2);
+  EXPECT_EQ(job.Only().attempt, 5) << "no number is used twice";
+}
+
+TEST(ElasticJob, ASuccessorKnowsTheRestartsThatAreUsed) {
+  ElasticOptions options = Successor(1, 1);
+  options.restarts_max = 2;
+  Job job(options);
+  AttemptMemory memory = MemoryOf(4, {0});
+  memory.failures.restarts_used = 2;
+  memory.report = Failed(0, 0, SIGKILL);
+  memory.report->attempt = 4;
+  job.Adopt(0, 5, memory);
+  job.Pass(2);
+  EXPECT_THAT(job.Only().why, HasSubstr("all 2 restarts of --max-restarts are used"));
 }
 
 }  // namespace

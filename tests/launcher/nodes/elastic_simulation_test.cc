@@ -170,7 +170,7 @@ class Simulation {
     }
   }
 
-  // What the agents do about the actions.
+  // The agents carry out the actions.
   void Obey() {
     for (const ElasticAction& action : job_.TakeActions()) {
       switch (action.kind) {

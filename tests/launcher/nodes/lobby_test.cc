@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/nodes/coordinator.h"
+#include "launcher/nodes/coordinator_process.h"
 
 namespace dtrain::launcher::lobby_test {
 namespace {
@@ -19,9 +20,9 @@ constexpr absl::Duration kLong = absl::Seconds(30);
 
 class LobbyTest : public ::testing::Test {
  protected:
-  std::unique_ptr<LobbyAgent> Join(int number) {
-    auto agent = LobbyAgent::Join({coordinator_->endpoint(), key_, {number, "h", 1}, kLong},
-                                  [] { return 0; });
+  std::unique_ptr<LobbyAgent> Join(int number) { return Join(number, coordinator_->endpoint()); }
+  std::unique_ptr<LobbyAgent> Join(int number, const comm::Endpoint& endpoint) {
+    auto agent = LobbyAgent::Join({endpoint, key_, {number, "h", 1}, kLong}, [] { return 0; });
     EXPECT_TRUE(agent.ok()) << agent.status();
     return *std::move(agent);
   }
@@ -41,8 +42,11 @@ class LobbyTest : public ::testing::Test {
   }
 
   const comm::JobKey key_ = *comm::JobKey::Generate();
-  const std::unique_ptr<Coordinator> coordinator_ = *Coordinator::Start(
-      {.endpoint = {"127.0.0.1", 0}, .key = key_, .job = {.nodes_min = 1, .nodes_max = 2}});
+  std::unique_ptr<Coordinator> coordinator_ =
+      *Coordinator::Start({.endpoint = {"127.0.0.1", 0},
+                           .key = key_,
+                           .job = {.nodes_min = 1, .nodes_max = 2},
+                           .farewell = absl::ZeroDuration()});
 };
 
 TEST_F(LobbyTest, StartsTheNodesThatHaveMetAndParksTheRest) {
@@ -96,15 +100,115 @@ TEST_F(LobbyTest, DrainsAreAnsweredByNameAndThenCarriedOut) {
   EXPECT_TRUE(first->AwaitDismissal(second->name(), kLong).ok());
 }
 
+CoordinatorOptions WithPort(const Coordinator& coordinator, const comm::JobKey& key) {
+  CoordinatorOptions options{.endpoint = coordinator.endpoint(), .key = key};
+  options.job = {.nodes_min = 1, .nodes_max = 2, .is_successor = true};
+  options.farewell = absl::ZeroDuration();
+  return options;
+}
+
+TEST_F(LobbyTest, ASuccessorOfTheCoordinatorLeadsTheAttemptThatRuns) {
+  const auto first = Join(0);
+  const auto second = Join(1);
+  Next(*first);
+  Next(*second);
+  const CoordinatorOptions options = WithPort(*coordinator_, key_);
+  const int64_t term = first->memory().term;
+  coordinator_.reset();
+  const auto successor = *Coordinator::Start(options);
+  const auto third = Join(5, options.endpoint);
+  EXPECT_EQ(Next(*third).kind, LobbyOrder::Kind::kPark) << "attempt 0 has two nodes";
+  LobbyOrder answer{.code = 64};  // Until both have come back.
+  for (const Deadline deadline = Deadline::After(kLong); answer.code != 0 && !deadline.Expired();) {
+    if (first->Post({.kind = LobbyMessage::Kind::kDrain, .target = "1"}).ok()) {
+      answer = *first->AwaitAnswer(kLong);
+    }
+  }
+  ASSERT_EQ(answer.code, 0) << answer.text;
+  EXPECT_EQ(answer.names.at(1), second->name());
+  for (LobbyAgent* agent : {first.get(), second.get()}) {
+    const auto stop = AwaitStop(*agent, 0);
+    ASSERT_TRUE(stop.has_value());
+    EXPECT_TRUE(stop->save) << stop->text;
+    EXPECT_GT(agent->memory().term, term);
+    const NodeReport report{.code = 143, .stop_signal = 15};
+    EXPECT_TRUE(agent->Post({.kind = LobbyMessage::Kind::kReport, .report = report}).ok());
+  }
+  const LobbyOrder start = Next(*third);
+  EXPECT_EQ(start.attempt, 1);
+  EXPECT_THAT(start.names, ElementsAre(first->name(), third->name()));
+}
+
+TEST_F(LobbyTest, AReportThatNoCoordinatorHasReadReachesItsSuccessor) {
+  const auto first = Join(0);
+  const auto second = Join(1);
+  Next(*first);
+  Next(*second);
+  const CoordinatorOptions options = WithPort(*coordinator_, key_);
+  coordinator_.reset();
+  EXPECT_TRUE(absl::IsUnavailable(second->Next(kLong).status())) << "it has no ranks that go on";
+  for (LobbyAgent* agent : {first.get(), second.get()}) {
+    EXPECT_TRUE(agent->Post({.kind = LobbyMessage::Kind::kReport, .report = {.code = 0}}).ok());
+  }
+  const auto successor = *Coordinator::Start(options);
+  for (LobbyAgent* agent : {first.get(), second.get()}) {
+    const auto end = AwaitStop(*agent, 0);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_EQ(end->kind, LobbyOrder::Kind::kEnd);
+    EXPECT_EQ(end->code, 0);
+  }
+}
+
+TEST_F(LobbyTest, ACoordinatorThatDoesNotComeBackIsNamedWithTheTime) {
+  LobbyJoin join{coordinator_->endpoint(), key_, {0, "h", 1}, kLong};
+  join.patience = absl::Milliseconds(300);
+  const auto agent = *LobbyAgent::Join(join, [] { return 0; });
+  coordinator_.reset();
+  for (const Deadline deadline = Deadline::After(kLong);
+       agent->health().ok() && !deadline.Expired();) {
+    pollfd entry{agent->poll_fd(), POLLIN, 0};
+    poll(&entry, 1, deadline.PollTimeoutMs());
+  }
+  EXPECT_EQ(agent->health().message(),
+            "node 0, which has the job's coordinator, is lost and has not come back within 300ms");
+}
+
+TEST_F(LobbyTest, AnOlderCoordinatorThanTheLastOneIsNotFollowed) {
+  LobbyJoin join{coordinator_->endpoint(), key_, {0, "h", 1}, kLong};
+  join.memory.term = absl::ToUnixMicros(absl::Now() + absl::Hours(1));
+  const auto agent = LobbyAgent::Join(join, [] { return 0; });
+  EXPECT_TRUE(absl::IsFailedPrecondition(agent.status())) << agent.status();
+  EXPECT_THAT(std::string(agent.status().message()), HasSubstr("was started before the one"));
+}
+
+TEST(CoordinatorOptionsText, IsReadAsItWasWritten) {
+  CoordinatorOptions options{.endpoint = {"10.0.0.1", 29400}, .key = *comm::JobKey::Generate()};
+  options.job = {.nodes_min = 2, .nodes_max = 7, .batch = {64, 2}, .restarts_max = 3};
+  options.job.last_call = absl::Milliseconds(1500);
+  options.job.is_successor = true;
+  const auto read = ParseCoordinatorOptions(EncodeCoordinatorOptions(options));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->key == options.key);
+  EXPECT_EQ(EncodeCoordinatorOptions(*read), EncodeCoordinatorOptions(options));
+  EXPECT_EQ(read->job.last_call, absl::Milliseconds(1500));
+  for (const char* text : {"", "{}", "[]", "{\"host\":7}"}) {
+    EXPECT_FALSE(ParseCoordinatorOptions(text).ok()) << text;
+  }
+}
+
 TEST(LobbyMessages, AreReadAsTheyWereWritten) {
   LobbyMessage message{.kind = LobbyMessage::Kind::kReport, .from = "node 1 \"x\"\n"};
   message.node = {3, "host", 8};
   message.report = {.attempt = 2, .code = 139, .stop_signal = 15, .durable_step = 7};
   message.report.cause = RankEnd{.rank = 5, .signal = 11};
+  message.memory = AttemptMemory{.attempt = 2, .nodes = {message.node}, .report = message.report};
+  message.memory->failures = {.durable_step = 6, .last = "x", .alike = 1, .restarts_used = 2};
   const auto read = LobbyMessage::Parse(message.Encode());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->Encode(), message.Encode());
   EXPECT_EQ(read->report.cause->signal, 11);
+  EXPECT_EQ(read->memory->failures.durable_step, 6);
+  EXPECT_EQ(read->memory->report->code, 139);
   LobbyOrder order{.kind = LobbyOrder::Kind::kStart, .attempt = 4, .names = {"a", "b"}};
   order.nodes = {message.node};
   EXPECT_EQ(LobbyOrder::Parse(order.Encode())->Encode(), order.Encode());

@@ -374,14 +374,14 @@ TEST(TopoMain, PrintsThisMachineAndRefusesNonsenseWith64) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("--nproc-per-node"));
 }
 
-// What the command prints to stdout with these arguments, when it ends with 0.
+// Gives what the command prints to stdout with these arguments, and expects it to end with 0.
 std::string TopoOutput(const std::vector<std::string>& arguments) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(TopoMain(arguments), 0);
   return testing::internal::GetCapturedStdout();
 }
 
-// What it prints to stderr when it ends with 64.
+// Gives what it prints to stderr, and expects it to end with 64.
 std::string TopoError(const std::vector<std::string>& arguments) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(TopoMain(arguments), 64);

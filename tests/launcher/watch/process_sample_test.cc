@@ -1,4 +1,4 @@
-// What /proc says of processes in states that this test puts them into.
+// Tests of the reading of /proc: processes in states that this test puts them into.
 #include "launcher/ranks/process_sample.h"
 
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// What a rank's beats say of its progress, and what is not counted against it.
+// Tests of the progress that a rank's beats show, and of what is not counted against it.
 #include "launcher/watch/rank_tracker.h"
 
 #include <map>

@@ -213,6 +213,9 @@ TEST(LocalTierTest, EachHostHasItsOwnPartAndTheSharedFolderAll) {
     EXPECT_THAT(names, Not(Contains(HasSubstr("step-000000000002"))));  // checkpoint.keep.
   }
   EXPECT_FALSE(LastFiles(folder.path(), 6).empty());
+  for (const Json& copied : Records(folder.path(), "remote_copy")) {  // Host 1 has sent its own.
+    EXPECT_GE(copied["files_by_hosts"].get<int>(), 1);
+  }
   const auto storage = *checkpoint::OpenPosixStorage(Shared(folder.path()));
   const auto manifest = checkpoint::ReadManifest(*storage, {1, 6});
   ASSERT_TRUE(manifest.ok()) << manifest.status();
@@ -375,20 +378,74 @@ TEST(LocalTierTest, SavesBesideTrainingHaveReplicasToo) {
   EXPECT_EQ(LastFiles(folder.path(), 8), Straight({0, 1}));
 }
 
-TEST(LocalTierTest, TheStepJournalIsReadFromAllHosts) {
+std::vector<std::string> Journalled(const std::string& way = "sync") {
+  return {"checkpoint.replicas=1", "checkpoint.interval=4",
+          absl::StrCat("checkpoint.journal=", way), "checkpoint.journal_share=1"};
+}
+
+class LostJournalTest : public ::testing::TestWithParam<LostHost> {};
+
+// The newest durable step is the journal's last: the newest checkpoint is of step 4.
+TEST_P(LostJournalTest, TheRunGoesOnBehindTheLastStepWithTheSameBits) {
+  const auto [name, hosts, lost] = GetParam();
   const testing::TempFolder folder;
-  const std::vector<std::string> overrides = {"checkpoint.replicas=1", "checkpoint.interval=4",
-                                              "checkpoint.journal=sync",
-                                              "checkpoint.journal_share=1"};
-  EXPECT_THAT(Train(folder.path(), {.overrides = overrides, .until = 7, .ends = false}),
-              Each(absl::OkStatus()));
-  EXPECT_THAT(Train(folder.path(), {.overrides = overrides, .until = 7, .ends = false}),
+  const Training cut{.hosts = hosts, .overrides = Journalled(), .until = 7, .ends = false};
+  EXPECT_THAT(Train(folder.path(), cut), Each(absl::OkStatus()));
+  EXPECT_THAT(Records(folder.path(), "journal_alone"), IsEmpty());
+  LoseSharedStep(folder.path(), 4);
+  std::filesystem::remove_all(HostFolder(folder.path(), lost));
+  EXPECT_THAT(Train(folder.path(), cut), Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 7);
+  // What the run stands on lies on the new host's disk again.
+  std::string lost_rank;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    lost_rank = hosts[rank] == lost ? absl::StrCat(rank) : lost_rank;
+  }
+  EXPECT_THAT(Below(Disk(folder.path(), lost)),
+              Contains(absl::StrCat("journal/step-000000000004.e1/rank-", lost_rank, "-of-",
+                                    hosts.size(), ".journal")));
+  EXPECT_THAT(Train(folder.path(), {.hosts = hosts, .overrides = Journalled(), .until = 8}),
               Each(absl::OkStatus()));
   EXPECT_EQ(Resumed(folder.path()), 7);
+  EXPECT_EQ(LastFiles(folder.path(), 8), Straight(hosts, Journalled()));
+  for (size_t host = 0; host < 2; ++host) {  // The checkpoint of step 8 has made it needless.
+    EXPECT_THAT(Below(Disk(folder.path(), static_cast<int>(host))),
+                Not(Contains(HasSubstr("journal/step-000000000004"))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, LostJournalTest,
+                         ::testing::Values(LostHost{"rank0s", {0, 1}, 0},
+                                           LostHost{"last", {0, 1}, 1},
+                                           LostHost{"second_of_three", {0, 1, 2}, 1},
+                                           LostHost{"two_ranks", {0, 0, 1, 1}, 1}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(LocalTierTest, AnAsyncJournalLosesAtMostOneStepWithAHost) {
+  const testing::TempFolder folder;
+  EXPECT_THAT(Train(folder.path(), {.overrides = Journalled("async"), .until = 7, .ends = false}),
+              Each(absl::OkStatus()));
   std::filesystem::remove_all(HostFolder(folder.path(), 1));
-  EXPECT_THAT(Train(folder.path(), {.overrides = overrides, .until = 8}), Each(absl::OkStatus()));
-  EXPECT_EQ(Resumed(folder.path()), 4);  // The lost host's part of the journal is lost.
-  EXPECT_EQ(LastFiles(folder.path(), 8), Straight({0, 1}, overrides));
+  EXPECT_THAT(Train(folder.path(), {.overrides = Journalled("async"), .until = 8}),
+              Each(absl::OkStatus()));
+  EXPECT_GE(Resumed(folder.path()), 6);
+  EXPECT_EQ(LastFiles(folder.path(), 8), Straight({0, 1}, Journalled("async")));
+}
+
+TEST(LocalTierTest, AJournalWithoutAReplicaIsAnAlarmAndCostsTheStepsOfTheLostHostAlone) {
+  const testing::TempFolder folder;
+  // A file stands where host 1 would keep the journal of host 0.
+  const std::string memory = Memory(folder.path(), 1);
+  ASSERT_TRUE(MakeDirectories(memory, 0700).ok());
+  ASSERT_EQ(chmod(memory.c_str(), 0700), 0);
+  ASSERT_TRUE(WriteFileAtomic(memory + "/journal", "").ok());
+  EXPECT_THAT(Train(folder.path(), {.overrides = Journalled(), .until = 7, .ends = false}),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(Records(folder.path(), "journal_alone").size(), 2U);  // Segments of steps 0 and 4.
+  std::filesystem::remove_all(HostFolder(folder.path(), 0));
+  EXPECT_THAT(Train(folder.path(), {.overrides = Journalled(), .until = 8}),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 4);
 }
 
 TEST(LocalTierTest, AReplicaThatCannotBeWrittenIsAnAlarmAndNoFailedSave) {

@@ -42,11 +42,12 @@ absl::Status Expect(bool holds, absl::string_view what) {
 using Body =
     std::function<absl::Status(PeerStorage& disk, const std::function<absl::Status()>& end)>;
 
-absl::Status Serve(RankContext& context, const comm::SideLines& lines, checkpoint::Storage& disk) {
+absl::Status Serve(RankContext& context, const comm::SideLines& lines, checkpoint::Storage& disk,
+                   checkpoint::Storage* behind = nullptr) {
   const Deadline deadline = Deadline::After(kTime);
   DT_ASSIGN_OR_RETURN(auto listener, lines.Listen());
-  auto server = std::make_unique<FileServer>(std::move(listener),
-                                             FileServer::Options{.disk = &disk, .timeout = kTime});
+  auto server = std::make_unique<FileServer>(
+      std::move(listener), FileServer::Options{.disk = &disk, .behind = behind, .timeout = kTime});
   DT_RETURN_IF_ERROR(context.store->Set("where", server->endpoint().ToString(), deadline));
   DT_RETURN_IF_ERROR(context.store->Get("end", deadline).status());
   server.reset();
@@ -146,6 +147,57 @@ TEST(PeerStorageTest, FilesAreWrittenReadListedAndRemovedThere) {
   EXPECT_EQ(*ReadFile(folder.path() + "/latest"), "two");
 }
 
+TEST(PeerStorageTest, AHostCopiesAFileToTheTierBehindItself) {
+  const testing::TempFolder folder;
+  const testing::TempFolder behind_folder;
+  const std::string content(kFilePartBytes + 99, 's');
+  ExpectAllWell(
+      [&](RankContext& context, const comm::SideLines& lines) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const auto disk, checkpoint::OpenPosixStorage(folder.path()));
+        DT_ASSIGN_OR_RETURN(const auto behind, checkpoint::OpenPosixStorage(behind_folder.path()));
+        return Serve(context, lines, *disk, behind.get());
+      },
+      folder.path(),
+      [&](PeerStorage& disk, const auto& /*end*/) -> absl::Status {
+        DT_RETURN_IF_ERROR(disk.Publish("a", content));
+        DT_ASSIGN_OR_RETURN(const checkpoint::FileChecksum sent,
+                            disk.Send("a", content.size(), checkpoint::Access::kOwner));
+        checkpoint::FileChecksummer checksummer;
+        checksummer.Add(AsBytes(content));
+        DT_RETURN_IF_ERROR(Expect(sent == checksummer.Finish(), "the checksums"));
+        const absl::Status again =
+            disk.Send("a", content.size(), checkpoint::Access::kOwner).status();
+        DT_RETURN_IF_ERROR(Expect(absl::IsAlreadyExists(again), again.ToString()));
+        const absl::Status missing = disk.Send("b", 1, checkpoint::Access::kOwner).status();
+        return Expect(absl::IsNotFound(missing), missing.ToString());
+      });
+  EXPECT_EQ(*ReadFile(behind_folder.path() + "/a", 16 << 20), content);
+}
+
+TEST(PeerStorageTest, AStreamIsThereOnceItIsSynced) {
+  const testing::TempFolder folder;
+  ExpectAllWell(folder.path(), [&](PeerStorage& disk, const auto& end) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto stream, disk.CreateStream("a", checkpoint::Access::kOwner));
+    DT_RETURN_IF_ERROR(
+        Expect(absl::IsAlreadyExists(disk.CreateStream("a", checkpoint::Access::kOwner).status()),
+               "a second file of one name is refused"));
+    std::string content;
+    for (int i = 0; i < 200; ++i) {  // More than may be unanswered.
+      const std::string part(static_cast<size_t>(i * 100), static_cast<char>('a' + i % 26));
+      DT_RETURN_IF_ERROR(stream->Append(AsBytes(part)));
+      content += part;
+    }
+    DT_RETURN_IF_ERROR(stream->Sync());
+    DT_ASSIGN_OR_RETURN(const std::string there,
+                        checkpoint::ReadSmallFile(disk, "a", content.size()));
+    DT_RETURN_IF_ERROR(Expect(there == content, "its bytes"));
+    DT_RETURN_IF_ERROR(end());
+    absl::Status gone = stream->Append(AsBytes("two"));  // May be sent before the end is seen,
+    gone.Update(stream->Sync());                         // but never counts as taken.
+    return Expect(!gone.ok(), gone.ToString());
+  });
+}
+
 // Another storage over the same places may have dropped a damaged copy since the list was made.
 TEST(PeerStorageTest, ACopyThatIsGoneIsLookedForElsewhere) {
   const testing::TempFolder folder;
@@ -174,7 +226,7 @@ TEST(PeerStorageTest, ACopyThatIsGoneIsLookedForElsewhere) {
   });
 }
 
-// What a process wrote that was killed before it synced the file.
+// The bytes of a process that was killed before it synced the file.
 absl::Status WriteUnsynced(checkpoint::FileSystem& files, const std::string& content) {
   DT_ASSIGN_OR_RETURN(const int handle, files.Create("journal", 0600));
   DT_RETURN_IF_ERROR(files.Write(handle, AsBytes(content)).status());

@@ -84,7 +84,7 @@ struct Training {
   bool keeps = true;  // Tracks a tensor of its own.
 };
 
-// What a rank has when it has restored, and behind each step that it takes then.
+// The state of a rank when it has restored, and after each step that it takes then.
 absl::StatusOr<Json> TrainOne(testing::RankContext& context, const Training& training,
                               const std::string& group) {
   at::set_num_threads(1);

@@ -169,6 +169,19 @@ void SetAge(const std::string& path, time_t seconds) {
   ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
 }
 
+TEST(ReplicaRoomTest, ReplicasOfTheJournalTakeWhatTwoSnapshotsLeave) {
+  const ReplicaRoom room{.snapshot_bytes = 100, .room_bytes = 1000, .staging_bytes = 50};
+  EXPECT_EQ(JournalRoomBytes(room), (1000U - 200 - 50) / 2);  // Half is left to training.
+  ReplicaRoom allowed = room;
+  allowed.allowed_bytes = 300;
+  EXPECT_EQ(JournalRoomBytes(allowed), 100U);
+  allowed.allowed_bytes = 5000;
+  EXPECT_EQ(JournalRoomBytes(allowed), 750U);  // There is no more.
+  allowed.allowed_bytes = 200;
+  EXPECT_EQ(JournalRoomBytes(allowed), 0U);
+  EXPECT_EQ(JournalRoomBytes({.snapshot_bytes = 100, .room_bytes = 150}), 0U);
+}
+
 TEST(ReplicaMemoryTest, FoldersOfOtherRunsGoOnceTheyAreOldAndUnused) {
   const testing::TempFolder folder;
   constexpr time_t kTwoDays = 2 * 24 * 3600;

@@ -1,4 +1,5 @@
-// What a rank reads of masked files and of mixtures, on any number of ranks and after a resume.
+// Tests of what a rank reads of masked files and of mixtures, on any number of ranks and after a
+// resume.
 #include "dtrain/token_loader.h"
 
 #include <gtest/gtest.h>

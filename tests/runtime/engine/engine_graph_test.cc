@@ -49,6 +49,20 @@ TEST(EngineGraphTest, LaunchesGiveTheBitsOfEagerSteps) {
   }
 }
 
+// The factor of each step reaches updates that were captured before it was known.
+TEST(EngineGraphTest, AFactorOfTheRateHoldsInLaunchesToo) {
+  const Way way{.lr_factor = [](int64_t step) {
+    return step % 2 == 0 ? 1.0 : 0.25 * static_cast<double>(step);
+  }};
+  const Outcome graphs = OutcomeOf(way, true);
+  EXPECT_EQ(graphs.numbers, OutcomeOf(way, false).numbers);
+  EXPECT_GT(graphs.graph_launches, 0);
+  EXPECT_NE(graphs.numbers, OutcomeOf({}, true).numbers);
+  const Way none{.lr_factor = [](int64_t) { return 0.0; }};
+  EXPECT_EQ(OutcomeOf(none, true).numbers,
+            OutcomeOf({.settings = {"optimizer.params.lr=0"}}, true).numbers);
+}
+
 // The weights stay as they are: whatever differs from step to step comes from the batch.
 TEST(EngineGraphTest, ALaunchReadsTheNextBatch) {
   Way way{.settings = {"optimizer.params.lr=0"}};

@@ -24,7 +24,7 @@ namespace {
 
 using testing::RankContext;
 
-// What carries the messages of two ranks decides the least limit that their group then learns.
+// The transport between two ranks decides the least limit that their group then learns.
 struct Row {
   bool one_node = true;
   const char* nccl_timeout = nullptr;  // NCCL_IB_TIMEOUT.

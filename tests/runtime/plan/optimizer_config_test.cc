@@ -155,6 +155,65 @@ TEST(OptimizerConfigTest, AGroupMayBeForTheParametersOfOneEngine) {
   EXPECT_EQ(config.SettingsFor("head.bias", {2}, "student").lr, 0.1);
 }
 
+TEST(OptimizerConfigTest, AnEngineMayHaveSettingsOfItsOwn) {
+  const auto config = Config::Parse(
+      R"({"train_batch_size": 4, "gradient_clipping": 2, "engines": {
+            "generator": {"lr": 2e-4, "betas": [0.5, 0.9], "gradient_clipping": 0,
+                          "gradient_accumulation_steps": 3,
+                          "param_groups": [{"params": "*.bias", "weight_decay": 0}]},
+            "critic": {"eps": 1e-6, "weight_decay": 0.1}}})",
+      "run.json", {"engines.critic.lr=0.5"}, 1);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->engine_names(), (std::vector<std::string>{"critic", "generator"}));
+  const EngineSettings generator = config->engine_settings("generator");
+  EXPECT_EQ(generator.lr, 2e-4);
+  EXPECT_EQ(generator.betas, std::pair(0.5, 0.9));
+  EXPECT_EQ(generator.gradient_clipping, 0.0);
+  EXPECT_EQ(generator.gradient_accumulation_steps, 3);
+  EXPECT_FALSE(generator.eps.has_value());
+  ASSERT_EQ(generator.groups.size(), 1U);
+  EXPECT_EQ(generator.groups[0].weight_decay, 0.0);
+  const EngineSettings critic = config->engine_settings("critic");
+  EXPECT_EQ(critic.lr, 0.5) << "by --set";
+  EXPECT_EQ(critic.eps, 1e-6);
+  EXPECT_FALSE(config->engine_settings("other").lr.has_value());
+  EXPECT_EQ(config->gradient_clipping(), 2) << "of the others";
+  // Groups of both, the first one's before; else what the first gives.
+  const EngineSettings merged =
+      Merged(generator, {.lr = 7, .eps = 8, .groups = {{.params = {"a"}}}});
+  EXPECT_EQ(merged.lr, 2e-4);
+  EXPECT_EQ(merged.eps, 8.0);
+  ASSERT_EQ(merged.groups.size(), 2U);
+  EXPECT_EQ(merged.groups[1].params, std::vector<std::string>{"a"});
+  // Runs that train otherwise do not continue each other.
+  const auto other = Config::Parse(R"({"train_batch_size": 4})", "run.json", {}, 1);
+  EXPECT_NE(config->identity_hash(), other->identity_hash());
+}
+
+TEST(OptimizerConfigTest, MistakesInAnEnginesSettingsAreNamed) {
+  const auto said = [](const std::string& engines, const std::string& more = "") {
+    const auto config = Config::Parse(
+        R"({"train_batch_size": 4, "engines": )" + engines + more + "}", "run.json", {}, 1);
+    EXPECT_TRUE(absl::IsInvalidArgument(config.status())) << config.status();
+    return std::string(config.status().message());
+  };
+  EXPECT_THAT(said(R"({"g": {"lr": -1}})"), HasSubstr("engines.g.lr is -1; want a number, 0 or"));
+  EXPECT_THAT(
+      said(R"({"g": {"rate": 1}})"),
+      HasSubstr("engines.g.rate is not a setting of an engine; with this optimizer allowed: "
+                "lr, weight_decay, betas, eps, gradient_clipping"));
+  EXPECT_THAT(said(R"({"g": {"betas": [0.5, 0.5]}})", R"(, "optimizer": {"type": "SGD"})"),
+              HasSubstr("engines.g.betas is not a setting"));
+  EXPECT_THAT(said(R"({"g": 3})"), HasSubstr("engines.g is 3; want an object"));
+  EXPECT_THAT(said(R"({"g": {"gradient_accumulation_steps": 0}})"),
+              HasSubstr("engines.g.gradient_accumulation_steps is 0"));
+  EXPECT_THAT(said(R"({"g": {"param_groups": [{"params": "a", "engine": "h"}]}})"),
+              HasSubstr("engines.g.param_groups[0] has an \"engine\""));
+  EXPECT_THAT(said(R"({"g": {"lr": 1}})",
+                   R"(, "optimizer": {"params": {"lr": 0}}, "scheduler": {"type": "WarmupLR"})"),
+              HasSubstr("optimizer.params.lr, which is 0"));
+}
+
 TEST(OptimizerConfigTest, MistakesAreNamed) {
   EXPECT_EQ(
       ErrorOf(R"({"type": "SGD", "params": {"eps": 1e-6}})"),

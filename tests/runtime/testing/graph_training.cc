@@ -135,7 +135,9 @@ absl::Status Train(const GraphWay& way, bool graphs, GraphOutcome& outcome) {
   if (way.layers) {
     net.AddFrozen();
   }
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
+  EngineOptions options;
+  options.lr_factor = way.lr_factor;
+  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net, options));
   CodeKernels::weights.clear();
   for (const at::Tensor& layer : net.layers) {
     CodeKernels::weights.insert(layer.const_data_ptr());

@@ -26,8 +26,9 @@ struct GraphWay {
   std::function<at::Tensor(Net&, const at::Tensor&)> loss = [](Net& net, const at::Tensor& x) {
     return net.Loss(x);
   };
-  int64_t failing_call = -1;   // This call of the data source fails, once.
-  bool evaluates = false;      // After each step.
+  std::function<double(int64_t step)> lr_factor = {};  // EngineOptions::lr_factor.
+  int64_t failing_call = -1;                           // This call of the data source fails, once.
+  bool evaluates = false;                              // After each step.
   bool fused = false;          // dtrain's operations take the fake's kernels.
   bool layers = false;         // The model has Net::layers and Net::frozen.
   int64_t infinite_call = -1;  // The batch of this call is not finite.

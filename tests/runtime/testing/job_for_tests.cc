@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "runtime/job/gather_texts.h"
 #include "runtime/job/group_options.h"
 #include "runtime/job/job_state.h"
 
@@ -53,8 +54,12 @@ absl::StatusOr<std::unique_ptr<Job>> MakeTestJob(const TestJobOptions& options) 
       state->group,
       comm::CreateHostGroup(options.rank == nullptr ? nullptr : options.rank->store, group));
   state->store = options.rank == nullptr ? nullptr : options.rank->store;
-  DT_ASSIGN_OR_RETURN(state->metrics, Metrics::Open({.directory = options.run_dir + "/metrics",
-                                                     .rank = state->env.rank}));
+  DT_ASSIGN_OR_RETURN(state->metrics,
+                      Metrics::Open({.directory = options.run_dir + "/metrics",
+                                     .rank = state->env.rank,
+                                     .gather = [&group = *state->group](const std::string& mine) {
+                                       return GatherTexts(group, mine, Deadline::Infinite());
+                                     }}));
   // Its products would count among those that tests count.
   state->measure_products = [](const Config&) { return ProductRates(); };
   return Job::FromState(std::move(state));

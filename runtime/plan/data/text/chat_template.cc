@@ -31,7 +31,7 @@ const std::vector<Named>& Templates() {
   return templates;
 }
 
-// What Qwen2.5 puts first where a conversation has no system text.
+// Qwen2.5 puts this first where a conversation has no system text.
 constexpr char kQwenSystem[] =
     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 

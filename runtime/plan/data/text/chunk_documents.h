@@ -14,7 +14,7 @@
 
 namespace dtrain::plan {
 
-// What becomes of a sample that is longer than a row.
+// The treatment of a sample that is longer than a row.
 enum class LongSamples { kCut, kDrop, kRefuse };
 // "cut", "drop" or "refuse"; InvalidArgument names them for another name.
 absl::StatusOr<LongSamples> LongSamplesFromName(absl::string_view name);

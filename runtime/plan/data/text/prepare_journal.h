@@ -1,5 +1,5 @@
-// What a preparation has done, in its working folder: after an interruption the same command goes
-// on from there. Values.
+// A preparation's record of its finished parts, in its working folder: after an interruption the
+// same command goes on from there. Values.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a preparation leaves: its splits, corpus.json and the table for people.
+// The output of a preparation: its splits, corpus.json and the table for people.
 #pragma once
 
 #include <string>

@@ -149,8 +149,9 @@ class Preparation {
   };
 
   absl::Status Begin() {
-    DT_ASSIGN_OR_RETURN(
-        found_, FindSources(options_.sources, {options_.extensions, options_.file_bytes_max}));
+    DT_ASSIGN_OR_RETURN(found_,
+                        FindSources(options_.sources,
+                                    {options_.extensions, options_.file_bytes_max, options_.out}));
     if (found_.sources.empty()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("no file was found; %d files of folders are longer than "
@@ -191,8 +192,8 @@ class Preparation {
     return absl::OkStatus();
   }
 
-  // What an interrupted run of the same work has written; a new journal else. Standard input cannot
-  // be read again.
+  // Opens the journal of an interrupted run of the same work, or else a new one. Standard input
+  // cannot be read again.
   PrepareProgress Journal(const std::string& fingerprint) const {
     const bool has_input =
         std::any_of(found_.sources.begin(), found_.sources.end(),
@@ -219,32 +220,67 @@ class Preparation {
           WorkerOptions{.name = absl::StrFormat("dt-text-%d", i), .queue_capacity = kChunksEach}));
     }
     const size_t most = kChunksEach * workers.size();
+    // A chunk is as long as its longest document, so that their bytes are bounded too.
+    const size_t bytes_most = std::max(kBytesInFlight, most * ChunkReader::kChunkBytes);
+    size_t bytes = 0;
+    const auto take = [&] {
+      bytes -= in_flight.front().chunk.bytes.size();
+      const absl::Status taken = Take(in_flight.front().chunk, in_flight.front().made.get());
+      in_flight.pop_front();
+      return taken;
+    };
     absl::Status status;
     bool at_end = false;
-    for (size_t next = 0; status.ok() && !(at_end && in_flight.empty());) {
-      if (at_end || in_flight.size() == most) {
-        status = Take(in_flight.front().chunk, in_flight.front().made.get());
-        in_flight.pop_front();
-        at_end = at_end || progress_.at_limit;
+    // What stands behind the limit counts nothing, however much of it was read ahead.
+    for (size_t next = 0; status.ok() && !progress_.at_limit && !(at_end && in_flight.empty());) {
+      if (at_end || in_flight.size() == most || bytes >= bytes_most) {
+        status = take();
         Report(reader);
         continue;
       }
       absl::StatusOr<std::optional<TextChunk>> chunk = reader.Next();
-      status = chunk.status();
-      if (!status.ok() || !chunk->has_value()) {
-        at_end = true;
-        // Bad records before the place of this error are named first.
-        while (!status.ok() && !in_flight.empty()) {
-          const absl::Status before = Take(in_flight.front().chunk, in_flight.front().made.get());
-          in_flight.pop_front();
-          status = before.ok() ? status : before;
+      if (!chunk.ok()) {
+        // Bad records and the limit before the place of this error come first.
+        while (status.ok() && !progress_.at_limit && !in_flight.empty()) {
+          status = take();
         }
+        status = status.ok() && !progress_.at_limit ? LeaveOut(chunk.status(), reader) : status;
         continue;
       }
+      if (!chunk->has_value()) {
+        at_end = true;
+        continue;
+      }
+      bytes += (*chunk)->bytes.size();
       in_flight.push_back({*std::move(*chunk), {}});
       Submit(in_flight.back(), *workers[next++ % workers.size()]);
     }
     return status;  // Workers finish what they were given.
+  }
+
+  // Goes on behind a source that cannot be read, if --skip-bad allows it.
+  absl::Status LeaveOut(const absl::Status& why, ChunkReader& reader) {
+    DT_RETURN_IF_ERROR(CountBad(why.code(), std::string(why.message())));
+    reader.SkipSource();
+    progress_.source = static_cast<int64_t>(reader.source());
+    progress_.record = 0;
+    return absl::OkStatus();
+  }
+
+  absl::Status CountBad(absl::StatusCode code, const std::string& what) {
+    PrepareCounts& counts = progress_.counts;
+    if (counts.bad == options_.skip_bad) {
+      return absl::Status(
+          code, absl::StrFormat("%s; %s", what,
+                                options_.skip_bad == 0
+                                    ? "--skip-bad N leaves out up to N such records, and what "
+                                      "follows in a file that cannot be read"
+                                    : absl::StrFormat("--skip-bad %d have been left out before",
+                                                      options_.skip_bad)));
+    }
+    ++counts.bad;
+    report_.first_bad = report_.first_bad.empty() ? what : report_.first_bad;
+    return absl::OkStatus();
   }
 
   void Submit(InFlight& flight, Worker& worker) {
@@ -265,15 +301,7 @@ class Preparation {
           bad.line == 0
               ? absl::StrCat(found_.sources[chunk.source].name, ": ", bad.what)
               : absl::StrFormat("%s:%d: %s", found_.sources[chunk.source].name, bad.line, bad.what);
-      if (counts.bad == options_.skip_bad) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "%s; %s", what,
-            options_.skip_bad == 0
-                ? "--skip-bad N leaves out up to N such records"
-                : absl::StrFormat("--skip-bad %d have been left out before", options_.skip_bad)));
-      }
-      ++counts.bad;
-      report_.first_bad = report_.first_bad.empty() ? what : report_.first_bad;
+      DT_RETURN_IF_ERROR(CountBad(absl::StatusCode::kInvalidArgument, what));
     }
     counts.empty += made.empty;
     counts.no_completion += made.no_completion;
@@ -363,7 +391,8 @@ class Preparation {
                            DumpJson(CorpusManifest(options_, encoder_, report_), 2) + "\n");
   }
 
-  static constexpr size_t kChunksEach = 3;  // In work or waiting, for each thread.
+  static constexpr size_t kChunksEach = 3;             // In work or waiting, for each thread.
+  static constexpr size_t kBytesInFlight = 64U << 20;  // Of text; more with many threads.
 
   const PrepareTextOptions& options_;
   const TextEncoder& encoder_;

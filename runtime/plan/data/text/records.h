@@ -1,5 +1,5 @@
-// What one line of a JSONL file says: a text, or a conversation to learn from. Pure; any input is
-// safe, and each error is one line that says what is wrong with the record, without its place.
+// The meaning of one line of a JSONL file: a text, or a conversation to learn from. Pure; any input
+// is safe, and each error is one line that says what is wrong with the record, without its place.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 
-// What a model is to answer; the turns of the assistant are what it learns.
+// The answers of a model; the turns of the assistant are what it learns.
 struct Conversation {
   std::vector<Turn> turns;
   std::string input;  // Alpaca's context of the one instruction; mostly empty.

@@ -1,4 +1,4 @@
-// What makes tokens of texts for a corpus: a model's tokenizer, or one token for each byte.
+// Makes tokens of texts for a corpus: a model's tokenizer, or one token for each byte.
 //
 // Thread-safe after it is made.
 #pragma once

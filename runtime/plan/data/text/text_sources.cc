@@ -54,6 +54,11 @@ absl::Status AddFolder(const std::string& folder, const FindOptions& options, Fo
   std::vector<TextSource> below;
   for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
     std::error_code unread;
+    if (!options.out.empty() && walk->is_directory(unread) &&
+        fs::equivalent(walk->path(), options.out, unread)) {
+      walk.disable_recursion_pending();
+      continue;
+    }
     const std::string extension =
         fs::path(std::string(WithoutCompression(walk->path().string()))).extension().string();
     if (walk->is_symlink(unread) || !walk->is_regular_file(unread) ||
@@ -98,6 +103,12 @@ absl::StatusOr<FoundSources> FindSources(const std::vector<std::string>& paths,
       }
       found.sources.push_back({path, "standard input"});
     } else if (fs::is_directory(path, unknown)) {
+      if (!options.out.empty() && fs::equivalent(path, options.out, unknown)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "--out %s is a source too, so that the next run would read what this one writes; name "
+            "another folder, which may be in it",
+            options.out));
+      }
       DT_RETURN_IF_ERROR(AddFolder(path, options, found));
     } else {
       DT_ASSIGN_OR_RETURN(TextSource source, NamedFile(path));
@@ -144,7 +155,7 @@ absl::Status ChunkReader::OpenSource() {
 }
 
 void ChunkReader::CloseSource() {
-  bytes_before_ += bytes_->bytes_consumed();
+  bytes_before_ += bytes_ != nullptr ? bytes_->bytes_consumed() : 0;
   bytes_.reset();
   carry_.clear();
   skip_ = 0;

@@ -34,11 +34,12 @@ struct FoundSources {
 struct FindOptions {
   std::vector<std::string> extensions;  // In folders; with the dot. Empty: all.
   int64_t file_bytes_max = 1LL << 20;   // The largest text file in a folder that is taken.
+  std::string out;  // The folder of the output, which is no source when it is in one. May be "".
 };
 
 // Files as they are named, and the files of folders in the order of their paths below them, at any
 // depth; symbolic links in folders are not followed. NotFound: a path does not exist.
-// InvalidArgument: standard input is named twice.
+// InvalidArgument: standard input is named twice, or a source is the output's folder.
 absl::StatusOr<FoundSources> FindSources(const std::vector<std::string>& paths,
                                          const FindOptions& options);
 
@@ -64,6 +65,9 @@ class ChunkReader {
   // The next chunk; nothing at the end of the last source. The errors of ByteSource, and
   // InvalidArgument for a document that is too long, which is named.
   absl::StatusOr<std::optional<TextChunk>> Next();
+  // Leaves out what is left of the source of an error. The next chunk is of source `source()`.
+  void SkipSource() { CloseSource(); }
+  size_t source() const { return source_; }
   // Bytes of all files that have been read so far, in their stored form.
   int64_t bytes_consumed() const {
     return bytes_before_ + (bytes_ != nullptr ? bytes_->bytes_consumed() : 0);

@@ -38,7 +38,7 @@ class CharClasses {
   std::vector<uint8_t> blocks_;
 };
 
-// What a class of a regular expression must have beside \p{NAME} of PCRE2, as in "\x{1c89}-...";
+// A class of a regular expression must have this beside \p{NAME} of PCRE2, as in "\x{1c89}-...";
 // `name` is a category such as "L" or "Lu". Empty: nothing.
 std::string AddedToCategory(absl::string_view name);
 

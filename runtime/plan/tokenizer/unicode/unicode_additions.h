@@ -1,4 +1,5 @@
-// What Unicode has added since the tables of the libraries that this code is built with.
+// The characters that Unicode has added since the tables of the libraries that this code is built
+// with.
 //
 // `tokenizers` classifies characters by Unicode 16.0 and normalizes by Unicode 11. Debian's PCRE2
 // has Unicode 14, its utf8proc Unicode 15. The tables are the differences, so that equal texts give

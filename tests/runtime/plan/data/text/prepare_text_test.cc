@@ -232,6 +232,49 @@ TEST_F(PrepareTextTest, ALimitStopsAndShardsDivide) {
   EXPECT_EQ(joined, whole.substr(kTokenHeaderBytes));
 }
 
+constexpr char kCutGzip[] = "\x1f\x8b\x08";
+
+TEST_F(PrepareTextTest, WhatStandsBehindTheLimitIsNotReadWithAnyNumberOfThreads) {
+  const std::string first = Write("a.jsonl", Lines(2000));
+  PrepareTextOptions options =
+      Options({first, Write("b.jsonl", "no json\n"), Write("c.jsonl.gz", kCutGzip)});
+  options.bytes_max = 20000;
+  std::set<std::string> outputs;
+  for (const int threads : {1, 8}) {
+    options.threads = threads;
+    const TextReport report = Prepare(options);
+    EXPECT_EQ(report.counts.bad, 0);
+    outputs.insert(*ReadFile(Out() + "/train.bin"));
+  }
+  EXPECT_THAT(outputs, ::testing::SizeIs(1));
+}
+
+TEST_F(PrepareTextTest, AFileThatCannotBeReadIsLeftOutUpToANumber) {
+  PrepareTextOptions options =
+      Options({Write("a.jsonl", Line("one") + Line("two")), Write("b.jsonl.gz", kCutGzip),
+               Write("c.jsonl", Line("three"))});
+  EXPECT_THAT(Why(options), HasSubstr("b.jsonl.gz"));
+  EXPECT_THAT(Why(options), HasSubstr("--skip-bad N leaves out up to N such records"));
+  options.skip_bad = 1;
+  const TextReport report = Prepare(options);
+  EXPECT_EQ(report.counts.bad, 1);
+  EXPECT_THAT(report.first_bad, HasSubstr("b.jsonl.gz"));
+  EXPECT_THAT(All(Out()), UnorderedElementsAre("one", "two", "three"));
+}
+
+TEST_F(PrepareTextTest, TheOutputInASourceFolderIsNoSource) {
+  Write("texts/a.txt", "text one");
+  Write("texts/b.txt", "text two");
+  PrepareTextOptions options = Options({folder_.path() + "/texts"});
+  options.out = folder_.path() + "/texts/out";
+  Prepare(options);
+  const TextReport again = Prepare(options);
+  EXPECT_EQ(again.counts.not_text, 0);
+  EXPECT_THAT(All(options.out), UnorderedElementsAre("text one", "text two"));
+  options.out = folder_.path() + "/texts";
+  EXPECT_THAT(Why(options), HasSubstr("is a source too"));
+}
+
 TEST_F(PrepareTextTest, MegatronsIndexCountsEachDocument) {
   PrepareTextOptions options = Options({Write("a.jsonl", Lines(500))});
   Prepare(options);

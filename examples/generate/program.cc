@@ -1,0 +1,48 @@
+#include "generate/program.h"
+
+#include <ATen/Parallel.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/console/command_line.h"
+#include "base/job_env.h"
+#include "base/system/cgroup.h"
+#include "base/system/hidden_tiles.h"
+
+void AddReadingOptions(CLI::App& app, ReadingOptions& options) {
+  app.add_option("FOLDER", options.folder,
+                 "Folder of a model: config.json, *.safetensors and its tokenizer")
+      ->required();
+  app.add_option("--dtype", options.type, "Type of the weights in memory and of the arithmetic")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads,
+                 "Threads that compute. Default: one for each core that this process may use")
+      ->option_text("N")
+      ->check(CLI::Range(1, 4096));
+}
+
+void PrepareToCompute(const ReadingOptions& options) {
+  dtrain::AvoidHiddenTiles(/*tell=*/true);
+  if (options.threads > 0) {
+    at::set_num_threads(options.threads);
+  } else if (!dtrain::ThreadsAreChosen(dtrain::ReadEnvironment())) {
+    at::set_num_threads(dtrain::CpusWithin(dtrain::CpuQuota(), at::get_num_threads()));
+  }
+}
+
+int EndOfProgram(const char* program, absl::FunctionRef<absl::Status()> run) {
+  absl::Status status;
+  try {
+    status = run();
+  } catch (const std::exception& error) {
+    // The first line; LibTorch's exceptions have a stack behind it.
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(error.what(), absl::MaxSplits('\n', 1));
+    status = absl::InvalidArgumentError(parts.first);
+  }
+  return dtrain::EndOf(program, status);
+}

@@ -1,0 +1,28 @@
+// What the programs that read a model without training it have in common. Called by the main
+// thread.
+#pragma once
+
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+struct ReadingOptions {
+  std::string folder;
+  std::string type = "float32";
+  int threads = 0;  // 0: as many as this process may use cores.
+};
+
+// Adds the folder of the model and the options of how it is computed.
+void AddReadingOptions(CLI::App& app, ReadingOptions& options);
+
+// Before the first operation: how many threads LibTorch computes with, and what this CPU lacks.
+void PrepareToCompute(const ReadingOptions& options);
+
+// The exit code of `run`; its error, or the exception that leaves it, goes to stderr behind the
+// name `program`.
+int EndOfProgram(const char* program, absl::FunctionRef<absl::Status()> run);

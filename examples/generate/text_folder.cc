@@ -1,0 +1,104 @@
+#include "generate/text_folder.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "gpt/model_source.h"
+
+namespace {
+
+using dtrain::Json;
+using dtrain::plan::TextEncoder;
+using dtrain::plan::Tokenizer;
+
+class BorrowedTokenizer final : public TextEncoder {
+ public:
+  explicit BorrowedTokenizer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+    kind_ = tokenizer.Kind();
+    identity_ = tokenizer.identity();
+    vocabulary_ = tokenizer.vocab_size();
+    end_token_ = tokenizer.end_token().value_or(0);
+  }
+  absl::Status Encode(absl::string_view text, std::vector<uint32_t>* ids) const override {
+    return tokenizer_.Encode(text, {.special_tokens = false}, ids);
+  }
+  std::string Decode(absl::Span<const uint32_t> ids) const override {
+    return tokenizer_.Decode(ids);
+  }
+  std::optional<uint32_t> TokenId(absl::string_view token) const override {
+    return tokenizer_.TokenId(token);
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+};
+
+// Settings of transformers that change what follows, with the value that changes nothing.
+const std::vector<std::pair<const char*, Json>>& OtherSettings() {
+  static const auto* const settings =
+      new std::vector<std::pair<const char*, Json>>{{"num_beams", 1},
+                                                    {"no_repeat_ngram_size", 0},
+                                                    {"encoder_repetition_penalty", 1.0},
+                                                    {"min_length", 0},
+                                                    {"min_new_tokens", nullptr},
+                                                    {"bad_words_ids", nullptr},
+                                                    {"suppress_tokens", nullptr},
+                                                    {"begin_suppress_tokens", nullptr},
+                                                    {"forced_bos_token_id", nullptr},
+                                                    {"forced_eos_token_id", nullptr},
+                                                    {"sequence_bias", nullptr},
+                                                    {"guidance_scale", nullptr}};
+  return *settings;
+}
+
+}  // namespace
+
+absl::StatusOr<TextFolder> OpenTextFolder(const std::string& path, const std::string& type) {
+  TextFolder folder;
+  folder.path = path;
+  DT_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(path));
+  DT_ASSIGN_OR_RETURN(folder.model,
+                      ReadModelFolder(path, type == "bfloat16" ? at::kBFloat16 : at::kFloat));
+  const int64_t model = folder.options().vocab_size;
+  if (folder.tokenizer->vocab_size() > model) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the tokenizer in %s has %d tokens, but its model has %d (vocab_size): they are of two "
+        "models; take the tokenizer that belongs to the model",
+        path, folder.tokenizer->vocab_size(), model));
+  }
+  return folder;
+}
+
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& folder) {
+  constexpr size_t kBytesMax = 1U << 20;
+  GenerationDefaults defaults;
+  const std::string path = absl::StrCat(folder, "/generation_config.json");
+  if (!dtrain::FileExists(path)) {
+    return defaults;
+  }
+  DT_ASSIGN_OR_RETURN(const std::string text, dtrain::ReadFile(path, kBytesMax));
+  DT_ASSIGN_OR_RETURN(const Json config, dtrain::ParseJson(text, path));
+  if (!config.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " holds no JSON object"));
+  }
+  const Json penalty = config.value("repetition_penalty", Json());
+  if (!penalty.is_null() && !(penalty.is_number() && penalty.get<double>() > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": repetition_penalty is ", penalty.dump(),
+                                                   "; allowed: a number above 0"));
+  }
+  defaults.repetition_penalty = penalty.is_null() ? 1 : penalty.get<double>();
+  for (const auto& [name, harmless] : OtherSettings()) {
+    const Json value = config.value(name, Json());
+    if (!value.is_null() && value != harmless) {
+      defaults.ignored.push_back(absl::StrCat(name, " ", value.dump()));
+    }
+  }
+  return defaults;
+}
+
+std::unique_ptr<TextEncoder> EncoderOf(const Tokenizer& tokenizer) {
+  return std::make_unique<BorrowedTokenizer>(tokenizer);
+}

@@ -1,0 +1,36 @@
+// A Hugging Face folder's model together with its tokenizer, for programs that read and write text.
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpt/gpt.h"
+#include "runtime/plan/data/text/text_encoder.h"
+#include "runtime/plan/tokenizer/tokenizer.h"
+
+struct TextFolder {
+  std::string path;
+  Gpt model{nullptr};
+  std::unique_ptr<dtrain::plan::Tokenizer> tokenizer;
+
+  const GptOptions& options() const { return model->options(); }
+};
+
+// `type`: "float32" or "bfloat16". The errors of ReadModelFolder and of Tokenizer::Load;
+// InvalidArgument with both sizes if the tokenizer is another model's.
+absl::StatusOr<TextFolder> OpenTextFolder(const std::string& path, const std::string& type);
+
+// What generation_config.json says and Generate can do: the repetition penalty, and settings that
+// change even the most likely tokens and that it cannot do, by name.
+struct GenerationDefaults {
+  double repetition_penalty = 1;
+  std::vector<std::string> ignored;
+};
+absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& folder);
+
+// `tokenizer`, which must outlive it, as corpora are made with it: no text becomes a special token.
+// Documents end with its end token; with token 0 if it has none.
+std::unique_ptr<dtrain::plan::TextEncoder> EncoderOf(const dtrain::plan::Tokenizer& tokenizer);

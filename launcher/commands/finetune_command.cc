@@ -1,0 +1,260 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/console/command_line.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/system/own_program.h"
+#include "launcher/commands/commands.h"
+#include "launcher/commands/finetune_plan.h"
+#include "launcher/launch.h"
+#include "launcher/program.h"
+#include "launcher/ranks/spawn.h"
+#include "launcher/run_to_end.h"
+
+namespace dtrain::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kName[] = "dtrain finetune";
+constexpr size_t kFileBytesMax = 32U << 20;
+
+void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
+  CLI::Option* const full =
+      app.add_flag("--full", options.full, "Train all weights. Default: LoRA adapters");
+  app.add_flag_function(
+         "--lora", [](int64_t /*count*/) {},  // It says the default.
+         "Train LoRA adapters, which are merged into the weights at the end. Default: on")
+      ->excludes(full);
+  app.add_option("--lora-rank", options.lora_rank, "Rank of the adapters")
+      ->option_text("N")
+      ->check(CLI::Range(1, 4096))
+      ->excludes(full)
+      ->capture_default_str();
+  app.add_option("--epochs", options.epochs, "How often each sample is trained on")
+      ->option_text("NUMBER")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "Rows of a step, of all ranks")
+      ->option_text("ROWS")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--lr", options.learning_rate,
+                 "Learning rate. Default: 2e-4 for adapters, 1e-5 for all weights")
+      ->option_text("NUMBER")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--bf16", options.bf16, "Compute in bf16. Default: fp32");
+  app.add_option("--nproc,--nproc-per-node", options.ranks, "Ranks on this machine")
+      ->option_text("N")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--run-dir", options.run_dir,
+                 "Folder for records and checkpoints. Default: runs/NAME of --out")
+      ->option_text("DIR");
+  app.add_flag("--fresh", options.fresh,
+               "Move the run that is there aside and start at step 0. Default: go on with it");
+  app.add_option("--set", options.overrides,
+                 "Change a value of the training's configuration. May be repeated. Default: no "
+                 "change")
+      ->option_text("KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
+void AddDataOptions(CLI::App& app, FinetuneOptions& options) {
+  app.add_option("FOLDER", options.folder,
+                 "Folder of the model: config.json, *.safetensors and its tokenizer")
+      ->required();
+  app.add_option(
+         "DATA", options.data,
+         "JSONL files, also .gz and .zst, with {\"prompt\", \"completion\"}, {\"messages\"} "
+         "or {\"instruction\", \"output\"} on each line")
+      ->required();
+  app.add_option("--out", options.out, "Folder for the tuned model")
+      ->option_text("FOLDER")
+      ->required();
+  app.add_option("--template", options.chat,
+                 "How samples are written: chatml, llama3, qwen, alpaca or plain. Default: as the "
+                 "model's own chat template, where that is one of them")
+      ->option_text("NAME");
+  app.add_option("--sequence-length", options.sequence_length,
+                 "Tokens of a row, into which whole samples are packed. Default: 1024, or fewer "
+                 "where the model takes fewer")
+      ->option_text("TOKENS")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
+  app.add_option("--long-samples", options.long_samples,
+                 "What becomes of a sample that is longer than a row: cut, drop or refuse")
+      ->check(CLI::IsMember({"cut", "drop", "refuse"}))
+      ->capture_default_str();
+  app.add_option("--skip-bad", options.skip_bad,
+                 "Leave out up to N lines that cannot be read, such as those that are no JSON")
+      ->option_text("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
+absl::StatusOr<Json> ReadJson(const std::string& path) {
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kFileBytesMax));
+  return ParseJson(text, path);
+}
+
+std::string TextOf(const std::string& path) { return ReadFile(path, kFileBytesMax).value_or(""); }
+
+// Before hours are spent on a model that could not be written.
+absl::Status CheckOut(const FinetuneOptions& options) {
+  std::error_code unknown;
+  if (fs::equivalent(options.folder, options.out, unknown)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--out %s is the model's own folder, which is not overwritten; name another", options.out));
+  }
+  if (fs::exists(options.out, unknown) && !FileExists(options.out + "/config.json")) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "--out %s is there and is no model folder; it is left alone: name another, or remove it",
+        options.out));
+  }
+  return absl::OkStatus();
+}
+
+// What the token files follow from: the same as a stamp beside them means that they are there.
+std::string StampOf(const std::vector<std::string>& words, const FinetuneOptions& options) {
+  Json stamp = {{"arguments", words}, {"files", Json::array()}};
+  std::vector<std::string> paths = options.data;
+  for (const char* const name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"}) {
+    paths.push_back(absl::StrCat(options.folder, "/", name));
+  }
+  for (const std::string& path : paths) {
+    std::error_code missing;
+    const uintmax_t bytes = fs::file_size(path, missing);
+    const auto changed = fs::last_write_time(path, missing);
+    stamp["files"].push_back(
+        {path, missing ? 0 : bytes, missing ? 0 : changed.time_since_epoch().count()});
+  }
+  return DumpJson(stamp, 2) + "\n";
+}
+
+// Token files in `folder`, unless they are there. Another exit code than kExitOk is that of
+// dtrain-data.
+absl::StatusOr<int> PrepareData(const FinetuneOptions& options, int64_t row_length,
+                                const std::string& folder, const Environment& environment) {
+  std::vector<std::string> words = PrepareArguments(options, row_length, folder);
+  const std::string stamp = StampOf(words, options);
+  const std::string stamp_path = folder + "/finetune-data.json";
+  if (FileExists(folder + "/corpus.json") && TextOf(stamp_path) == stamp) {
+    std::printf("%s: the tokens in %s are of this data; they are used again\n", kName,
+                folder.c_str());
+    return kExitOk;
+  }
+  std::printf("%s: making tokens in %s by the template %s\n", kName, folder.c_str(),
+              options.chat.c_str());
+  std::fflush(stdout);
+  words.insert(words.begin(), OwnFolder() + "/dtrain-data");
+  DT_ASSIGN_OR_RETURN(const int code, RunToEnd(words, environment));
+  if (code == kExitOk) {
+    DT_RETURN_IF_ERROR(WriteFileAtomic(stamp_path, stamp));
+  }
+  return code;
+}
+
+// The arguments of `dtrain launch`; empty with a code of dtrain-data in `code`.
+absl::StatusOr<std::vector<std::string>> Plan(FinetuneOptions& options,
+                                              const Environment& environment, int* code) {
+  DT_ASSIGN_OR_RETURN(const Json config, ReadJson(options.folder + "/config.json"));
+  DT_RETURN_IF_ERROR(CheckOut(options));
+  DT_ASSIGN_OR_RETURN(const int64_t row_length,
+                      RowLength(options.sequence_length, config, options.folder));
+  if (options.chat.empty()) {
+    DT_ASSIGN_OR_RETURN(options.chat, TemplateOf({TextOf(options.folder + "/tokenizer_config.json"),
+                                                  TextOf(options.folder + "/chat_template.jinja")},
+                                                 options.folder));
+  }
+  if (options.run_dir.empty()) {
+    options.run_dir = "runs/" + fs::path(options.out).lexically_normal().filename().string();
+  }
+  const std::string data_folder = options.run_dir + "-data";
+  DT_ASSIGN_OR_RETURN(*code, PrepareData(options, row_length, data_folder, environment));
+  if (*code != kExitOk) {
+    return std::vector<std::string>();
+  }
+  DT_ASSIGN_OR_RETURN(const Json manifest, ReadJson(data_folder + "/corpus.json"));
+  DT_ASSIGN_OR_RETURN(const PreparedRows rows, RowsOf(manifest, data_folder));
+  const std::string config_path = data_folder + "/finetune.json";
+  DT_RETURN_IF_ERROR(
+      WriteFileAtomic(config_path, DumpJson(FinetuneConfig(options, row_length, rows), 2) + "\n"));
+  std::vector<std::string> words = {"--standalone",
+                                    "--nproc-per-node",
+                                    absl::StrCat(options.ranks),
+                                    "--run-dir",
+                                    options.run_dir,
+                                    "--",
+                                    OwnFolder() + "/dtrain-finetune",
+                                    config_path};
+  for (const std::string& change : options.overrides) {
+    words.insert(words.end(), {"--set", change});
+  }
+  if (options.fresh) {
+    words.emplace_back("--fresh");
+  }
+  return words;
+}
+
+// `dtrain finetune CONFIG.json ...` is the program itself, as for other programs.
+int RunProgram(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {OwnFolder() + "/dtrain-finetune"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  execv(words[0].c_str(), ExecPointers(words).data());
+  std::fprintf(stderr, "%s: cannot execute %s: %s\n", kName, words[0].c_str(),
+               std::strerror(errno));
+  return kExitUsage;
+}
+
+}  // namespace
+
+int FinetuneCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  if (!arguments.empty() && absl::EndsWith(arguments[0], ".json")) {
+    return RunProgram(arguments);
+  }
+  CLI::App app(
+      "Fine-tunes a model folder on instruction data and writes the tuned model as such a folder.",
+      kName);
+  app.footer(
+      "Makes tokens with the model's tokenizer, trains on completions alone, and merges adapters "
+      "into the weights. Ctrl-C saves and stops; the same command goes on.\n"
+      "`dtrain finetune CONFIG.json` trains by a configuration of your own on token files.\n"
+      "Examples:\n"
+      "  dtrain finetune Qwen2.5-0.5B-Instruct chats.jsonl --out tuned\n"
+      "  dtrain finetune gpt2 tasks.jsonl --template alpaca --full --nproc 2 --out tuned\n"
+      "  dtrain generate tuned --template qwen \"Why is the sky blue?\"");
+  FinetuneOptions options;
+  AddDataOptions(app, options);
+  AddTrainingOptions(app, options);
+  if (const auto code = ParseCommandLine(app, arguments)) {
+    return *code;
+  }
+  int code = kExitOk;
+  const absl::StatusOr<std::vector<std::string>> words = Plan(options, environment, &code);
+  if (!words.ok()) {
+    std::fprintf(stderr, "%s: %s\n", kName, std::string(words.status().message()).c_str());
+    return ExitCodeFor(words.status());
+  }
+  if (code != kExitOk) {
+    std::fprintf(stderr, "%s: the data could not be made into tokens (exit code %d)\n", kName,
+                 code);
+    return code;
+  }
+  std::printf("%s: training on %d %s; the model goes to %s\n", kName,
+              static_cast<int>(options.ranks), options.ranks == 1 ? "rank" : "ranks",
+              options.out.c_str());
+  std::fflush(stdout);
+  return LaunchCommand(*words, environment);
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,141 @@
+#include "launcher/nodes/coordinator_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+
+namespace dtrain::launcher {
+
+void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
+  const int id = message.kind == LobbyMessage::Kind::kJoin ? next_id_++ : IdOf(message.from);
+  const bool needs_agent =
+      message.kind == LobbyMessage::Kind::kReport || message.kind == LobbyMessage::Kind::kLeave;
+  if (needs_agent && id < 0) {
+    return;  // It was given up, or its join follows. Awaited nodes have negative numbers too.
+  }
+  switch (message.kind) {
+    case LobbyMessage::Kind::kJoin:
+      agents_[id] = {message.from};
+      nodes_[id] = message.node;
+      if (message.memory.has_value()) {
+        job_.Adopt(id, message.node, *message.memory, now_nanos);
+      } else {
+        job_.Join(id, message.node, now_nanos);
+      }
+      return;
+    case LobbyMessage::Kind::kReport:
+      job_.Report(id, message.report, now_nanos);
+      return;
+    case LobbyMessage::Kind::kLeave:
+      job_.Leave(id, now_nanos);
+      return;
+    case LobbyMessage::Kind::kStop:
+      job_.Stop(message.signal, now_nanos);
+      return;
+    case LobbyMessage::Kind::kDrain:
+      Drain(message, now_nanos);
+      return;
+  }
+}
+
+void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
+  std::vector<int> found;
+  std::vector<std::string> known;
+  int number = -1;
+  const bool is_number = absl::SimpleAtoi(message.target, &number);
+  for (const auto& [id, agent] : agents_) {
+    const ElasticNode& node = nodes_.at(id);
+    known.push_back(node.Name());
+    if (is_number ? node.number == number : node.host == message.target) {
+      found.push_back(id);
+    }
+  }
+  LobbyOrder answer{.kind = LobbyOrder::Kind::kAnswer,
+                    .names = {message.from},
+                    .code = kExitUsage,
+                    .text = absl::StrFormat("%s nodes of the job are \"%s\"; its nodes: %s",
+                                            found.empty() ? "no" : "several", message.target,
+                                            absl::StrJoin(known, ", "))};
+  if (found.size() == 1) {
+    const int id = found.front();
+    const absl::Status status = job_.Drain(id, now_nanos);
+    answer.code = status.ok() ? kExitOk : kExitUsage;
+    answer.text = status.ok() ? nodes_.at(id).Name() : std::string(status.message());
+    answer.names.push_back(agents_.at(id).name);
+  }
+  orders_.push_back(std::move(answer));
+}
+
+void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
+                                  const std::vector<std::string>& gone, int64_t now_nanos,
+                                  absl::Duration passed) {
+  constexpr absl::Duration kPassedMax = absl::Milliseconds(200);
+  std::vector<std::pair<int, std::string>> lost;
+  std::vector<std::string> names;
+  for (auto& [id, agent] : agents_) {
+    agent.silent = heard.count(agent.name) > 0 ? absl::ZeroDuration()
+                                               : agent.silent + std::min(passed, kPassedMax);
+    if (std::count(gone.begin(), gone.end(), agent.name) > 0) {
+      lost.emplace_back(id, "the connection of its agent has ended");
+    } else if (agent.silent > silence_) {
+      lost.emplace_back(
+          id, absl::StrFormat("its agent has been silent for %s", absl::FormatDuration(silence_)));
+    } else {
+      continue;
+    }
+    names.push_back(agent.name);
+  }
+  // They come back as other agents if they live after all, and whoever drains one learns of it.
+  if (!names.empty()) {
+    orders_.push_back({.kind = LobbyOrder::Kind::kDismiss, .names = names, .code = kExitTemporary});
+  }
+  for (const auto& [id, why] : lost) {
+    job_.Lose(id, why, now_nanos);
+    agents_.erase(id);
+    nodes_.erase(id);
+    CollectOrders();  // An attempt that begins now may name the next lost agent, and ends at once.
+  }
+}
+
+LobbyOrder CoordinatorState::OrderOf(const ElasticAction& action) const {
+  constexpr LobbyOrder::Kind kKinds[] = {LobbyOrder::Kind::kStart, LobbyOrder::Kind::kStop,
+                                         LobbyOrder::Kind::kPark, LobbyOrder::Kind::kDismiss,
+                                         LobbyOrder::Kind::kEnd};
+  LobbyOrder order{.kind = kKinds[static_cast<size_t>(action.kind)],
+                   .attempt = action.attempt,
+                   .save = action.save,
+                   .code = action.code,
+                   .text = action.why,
+                   .failures = action.failures};
+  for (const int id : action.nodes) {
+    const auto agent = agents_.find(id);
+    if (agent != agents_.end()) {
+      order.names.push_back(agent->second.name);
+      order.nodes.push_back(nodes_.at(id));
+    }
+  }
+  return order;
+}
+
+int CoordinatorState::IdOf(const std::string& name) const {
+  const auto found = std::find_if(agents_.begin(), agents_.end(),
+                                  [&](const auto& agent) { return agent.second.name == name; });
+  return found == agents_.end() ? -1 : found->first;
+}
+
+void CoordinatorState::CollectOrders() {
+  for (const ElasticAction& action : job_.TakeActions()) {
+    orders_.push_back(OrderOf(action));
+  }
+}
+
+std::vector<LobbyOrder> CoordinatorState::TakeOrders() {
+  CollectOrders();
+  return std::exchange(orders_, {});
+}
+
+}  // namespace dtrain::launcher

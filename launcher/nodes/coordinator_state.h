@@ -1,0 +1,53 @@
+// What the coordinator of an elastic job knows of its agents, and the orders that follow. Pure:
+// messages, losses and the time go in, orders come out. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "launcher/nodes/elastic_job.h"
+#include "launcher/nodes/lobby_messages.h"
+
+namespace dtrain::launcher {
+
+class CoordinatorState {
+ public:
+  // An agent of which nothing is heard for `silence` is lost.
+  CoordinatorState(const ElasticOptions& job, absl::Duration silence, int64_t now_nanos)
+      : silence_(silence), job_(job, now_nanos) {}
+
+  void Take(const LobbyMessage& message, int64_t now_nanos);
+  // By names: who was heard since the last call, and whose connections have ended. `passed` is the
+  // time since the last call, of which at most 200 ms count: the rest is time in which this process
+  // did not run.
+  void TakeLosses(const std::set<std::string>& heard, const std::vector<std::string>& gone,
+                  int64_t now_nanos, absl::Duration passed);
+  void Tick(int64_t now_nanos) { job_.Tick(now_nanos); }
+  // Gives each order once, in order.
+  std::vector<LobbyOrder> TakeOrders();
+
+ private:
+  struct Agent {
+    std::string name;
+    absl::Duration silent = absl::ZeroDuration();
+  };
+  void Drain(const LobbyMessage& message, int64_t now);
+  LobbyOrder OrderOf(const ElasticAction& action) const;
+  // Names in orders are those of the agents when the job decided.
+  void CollectOrders();
+  int IdOf(const std::string& name) const;
+
+  const absl::Duration silence_;
+  ElasticJob job_;
+  std::map<int, Agent> agents_;       // By id.
+  std::map<int, ElasticNode> nodes_;  // By id.
+  int next_id_ = 0;
+  std::vector<LobbyOrder> orders_;
+};
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,134 @@
+// How the attempts of an elastic job end, and whether others follow.
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "launcher/nodes/elastic_job.h"
+#include "launcher/restart.h"
+
+namespace dtrain::launcher {
+
+bool StopsJob(int signal, int number) {
+  return number == 0 || (signal != SIGTERM && signal != SIGUSR1);
+}
+
+// Whether the failures may come from a node of whose loss the news has not come yet.
+bool ElasticJob::MayBeLoss() const {
+  if (!attempt_.lost.empty() || phase_ == Phase::kEnding) {
+    return false;
+  }
+  const std::optional<RankEnd> cause = Cause();
+  return cause.has_value() ? MayBeVictim(*cause) : CodeOfAttempt() == kExitTemporary;
+}
+
+// The code of the first node whose ranks did not end with 0. One that says more than that a node
+// was lost or stopped goes before the others.
+int ElasticJob::CodeOfAttempt() const {
+  int code = kExitOk;
+  for (const int id : attempt_.world) {
+    const auto member = members_.find(id);
+    if (member == members_.end() || !member->second.report.has_value()) {
+      continue;
+    }
+    const int other = member->second.report->code;
+    code = code == kExitOk || (code == kExitTemporary && other != kExitOk) ? other : code;
+  }
+  return code;
+}
+
+// A signal that ended the attempt on a node, or 0. The orders of planned ends are signals too.
+int ElasticJob::SignalOfAttempt() const {
+  for (const auto& [id, member] : members_) {
+    if (member.report.has_value() && member.report->stop_signal != 0) {
+      return member.report->stop_signal;
+    }
+  }
+  return 0;
+}
+
+bool ElasticJob::JobWasStopped() const {
+  return stop_signal_ != 0 || std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+           const std::optional<NodeReport>& report = entry.second.report;
+           return report.has_value() && report->stopped_here &&
+                  StopsJob(report->stop_signal, entry.second.node.number);
+         });
+}
+
+std::optional<RankEnd> ElasticJob::Cause() const {
+  std::vector<RankEnd> ends;
+  for (const auto& [id, member] : members_) {
+    if (member.report.has_value() && member.report->cause.has_value()) {
+      ends.push_back(*member.report->cause);
+    }
+  }
+  const RankEnd* const cause = RootCause(ends, StopRequest{.signal = SignalOfAttempt()});
+  return cause == nullptr ? std::nullopt : std::optional<RankEnd>(*cause);
+}
+
+void ElasticJob::Conclude(int64_t now) {
+  const int code = CodeOfAttempt();
+  const bool was_stopped = JobWasStopped();
+  const std::optional<RankEnd> cause = Cause();
+  const bool has_failed = cause.has_value() && !MayBeVictim(*cause);
+  const bool is_planned =
+      (attempt_.is_planned || SignalOfAttempt() != 0) && attempt_.lost.empty() && !has_failed;
+  int64_t durable = failures_.durable_step;
+  for (auto& [id, member] : members_) {
+    if (member.report.has_value()) {
+      durable = std::max(durable, member.report->durable_step);
+      if (!was_stopped && member.report->stopped_here &&
+          !StopsJob(member.report->stop_signal, member.node.number)) {
+        member.leaving = true;
+        member.leave_code = kExitTerminated;
+        why_ = absl::StrCat(member.node.Name(), " was told to stop");
+      }
+    }
+  }
+  const bool has_progress = durable > failures_.durable_step;
+  failures_.durable_step = durable;
+  failures_.alike = has_progress ? 0 : failures_.alike;
+  if (code == kExitOk) {
+    End(kExitOk, "");
+  } else if (was_stopped) {
+    End(stop_signal_ == SIGINT ? static_cast<int>(kExitInterrupted) : code, "");
+  } else if (is_planned) {
+    WaitUntil(now, why_);
+  } else {
+    DecideRestart(cause, has_progress, now);
+  }
+  DismissLeavers();
+  TryStart(now);
+}
+
+void ElasticJob::DecideRestart(const std::optional<RankEnd>& cause, bool has_progress,
+                               int64_t now) {
+  RestartInput input;
+  input.node_lost = !attempt_.lost.empty();
+  input.cause = cause.value_or(RankEnd{.exit_code = CodeOfAttempt()});
+  const std::string failure = input.node_lost
+                                  ? absl::StrCat("lost: ", absl::StrJoin(attempt_.lost, ", "))
+                                  : DescribeEnd(input.cause);
+  if (!has_progress) {
+    failures_.alike = failure == failures_.last ? failures_.alike + 1 : 1;
+  }
+  failures_.last = failure;
+  input.restarts_max = options_.restarts_max;
+  input.restarts_used = failures_.restarts_used;
+  input.bug_restarts_used = failures_.bug_restarts_used;
+  input.without_progress = failures_.alike;
+  const RestartPlan plan = RestartDecision(input);
+  if (!plan.restart) {
+    const bool is_worth_saying = options_.restarts_max > 0 || input.node_lost;
+    End(plan.exit_code, is_worth_saying ? absl::StrCat("no restart: ", plan.reason) : "");
+    return;
+  }
+  failures_.bug_restarts_used += !input.node_lost && CodeOf(input.cause) == kExitBug ? 1 : 0;
+  failures_.restarts_used += input.node_lost ? 0 : 1;
+  WaitUntil(now + absl::ToInt64Nanoseconds(plan.wait),
+            input.node_lost ? absl::StrCat(why_, "; ", plan.reason) : plan.reason);
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,51 @@
+// The orders of the coordinator as one agent sees them. Pure, not thread-safe.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/nodes/lobby_messages.h"
+
+namespace dtrain::launcher {
+
+class LobbyInbox {
+ public:
+  // `memory` is what the node knows of an attempt under a former coordinator.
+  LobbyInbox(std::string name, std::optional<AttemptMemory> memory)
+      : name_(std::move(name)), memory_(std::move(memory)) {}
+
+  void Take(LobbyOrder order);
+  // The next order but kStop and kAnswer. An order to start, wait or leave that is for others only
+  // is left out.
+  std::optional<LobbyOrder> Next();
+  bool has_next() const { return !orders_.empty(); }
+  // The first order since the last call that ends `attempt`: kStop, or one that shows that the
+  // coordinator has gone on without this node.
+  std::optional<LobbyOrder> TakeStop(int attempt);
+  // The answer to kDrain.
+  std::optional<LobbyOrder> TakeAnswer();
+  bool has_answer() const { return !answers_.empty(); }
+  // Whether the agent of this name has left, or the job has ended.
+  bool HasLeft(const std::string& name) const;
+
+  // The last attempt of which an order told.
+  const std::optional<AttemptMemory>& memory() const { return memory_; }
+  void Forget() { memory_.reset(); }
+  void NoteReport(const NodeReport& report);
+
+ private:
+  bool IsForMe(const LobbyOrder& order) const;
+
+  const std::string name_;
+  std::optional<AttemptMemory> memory_;
+  std::deque<LobbyOrder> orders_;
+  std::deque<LobbyOrder> stops_;
+  std::deque<LobbyOrder> answers_;
+  std::vector<std::string> dismissed_;  // The orders say that these agents have left.
+  bool ended_ = false;
+};
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,61 @@
+// What the agents of an elastic job and its coordinator say to each other. Values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launcher/nodes/elastic_job.h"
+
+namespace dtrain::launcher {
+
+// The epoch of the lobby's store. No attempt has this number.
+inline constexpr uint64_t kLobbyEpoch = uint64_t{1} << 40;
+
+// From an agent to the coordinator.
+struct LobbyMessage {
+  enum class Kind { kJoin, kReport, kLeave, kStop, kDrain };
+  Kind kind = Kind::kJoin;
+  std::string from;       // The name of the agent's connection.
+  ElasticNode node = {};  // kJoin.
+  // kJoin of an agent that another coordinator has led before.
+  std::optional<AttemptMemory> memory = {};
+  NodeReport report = {};   // kReport.
+  int signal = 0;           // kStop.
+  std::string target = {};  // kDrain: the number or the host of a node.
+
+  std::string Encode() const;
+  static absl::StatusOr<LobbyMessage> Parse(absl::string_view text);
+};
+
+// From the coordinator to all agents.
+struct LobbyOrder {
+  // kGiveUp: the coordinator itself cannot go on, and says why; all end with `code`.
+  enum class Kind { kStart, kStop, kPark, kDismiss, kEnd, kAnswer, kGiveUp };
+  Kind kind = Kind::kStart;
+  int attempt = 0;
+  std::vector<std::string> names = {};  // Agents: kStart: by node rank; else to whom.
+  std::vector<ElasticNode> nodes = {};  // kStart: as `names`.
+  bool save = false;                    // kStop.
+  int code = 0;                 // kDismiss, kEnd: the exit code. kAnswer: 0 if the node will leave.
+  std::string text;             // Why; kAnswer: the name of the node, or why not.
+  FailureCounts failures = {};  // kStart.
+
+  std::string Encode() const;
+  static absl::StatusOr<LobbyOrder> Parse(absl::string_view text);
+};
+
+std::string LobbyInboxKey(int64_t number);
+std::string LobbyOrderKey(int64_t number);
+inline constexpr char kLobbyTermKey[] = "lobby/term";
+
+// What an agent keeps of a coordinator for the next one.
+struct LobbyMemory {
+  int64_t term = 0;  // 0: it has had none.
+  std::optional<AttemptMemory> attempt = {};
+};
+
+}  // namespace dtrain::launcher

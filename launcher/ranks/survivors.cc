@@ -1,0 +1,45 @@
+#include "launcher/ranks/survivors.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/deadline.h"
+
+namespace dtrain::launcher {
+
+std::optional<pid_t> Survivors::Take(const RankSlot& slot, const Environment& environment) {
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const KeptRank& candidate) {
+    return WhyNotReused(candidate, slot, environment).empty();
+  });
+  if (kept == kept_.end()) {
+    return std::nullopt;
+  }
+  const pid_t pid = kept->pid;
+  kept_.erase(kept);
+  return pid;
+}
+
+void Survivors::Remove(pid_t pid) {
+  constexpr absl::Duration kRemoval = absl::Seconds(1);
+  const Deadline deadline = Deadline::After(kRemoval);
+  kill(-pid, SIGKILL);
+  while (waitpid(pid, nullptr, WNOHANG) == 0 && !deadline.Expired()) {
+    Clock::Real().Sleep(absl::Milliseconds(1));
+  }
+  // As long as a process of the group is left, the guard has to know it.
+  if (kill(-pid, 0) != 0) {
+    guard_.Forget(pid);
+  }
+}
+
+void Survivors::RemoveAll() {
+  for (const KeptRank& kept : std::exchange(kept_, {})) {
+    Remove(kept.pid);
+  }
+}
+
+}  // namespace dtrain::launcher

@@ -1,0 +1,220 @@
+#include "dtrain/warm_start.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <unordered_set>
+
+#include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/deadline.h"
+#include "base/status.h"
+#include "checkpoint/restore/reader.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "dtrain/model_files.h"
+#include "dtrain/optimizer_config.h"
+#include "runtime/job/gather_texts.h"
+#include "torch/nn/module.h"
+
+namespace dtrain {
+namespace {
+
+constexpr size_t kProblemsListedMax = 8;
+
+struct WarmTensor {
+  std::string name;       // In the module.
+  std::string file_name;  // In the files.
+  at::Tensor tensor;
+};
+
+bool HoldsWeights(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (absl::EndsWith(entry.path().filename().string(), ".safetensors")) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool HoldsCheckpoints(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (checkpoint::StepId::FromDirectoryName(entry.path().filename().string()).has_value()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Parameters and buffers, each tensor once.
+std::vector<WarmTensor> WarmTensorsOf(const torch::nn::Module& module,
+                                      const WarmStartOptions& options) {
+  std::vector<WarmTensor> all;
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) {
+      all.push_back({name, options.public_name ? options.public_name(name) : name, tensor});
+    }
+  };
+  for (const auto& item : module.named_parameters(/*recurse=*/true)) {
+    add(item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/true)) {
+    add(item.key(), item.value());
+  }
+  return all;
+}
+
+absl::Status CheckNamesSomething(const char* option, const std::vector<std::string>& patterns,
+                                 const std::vector<WarmTensor>& all) {
+  std::vector<std::string> names;
+  for (const WarmTensor& item : all) {
+    names.push_back(item.name);
+  }
+  for (const std::string& pattern : patterns) {
+    if (std::none_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return MatchesPattern(pattern, name); })) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "WarmStartOptions::%s: \"%s\" names no parameter or buffer of the model; nearest: %s (* "
+          "stands for any text)",
+          option, pattern, absl::StrJoin(NearestNames(pattern, names), ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool NamesTensor(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return MatchesPattern(pattern, name); });
+}
+
+// Takes out of `wanted` what the files lack, where that is allowed.
+absl::Status CheckInFiles(const ModelFiles& files, const WarmStartOptions& options,
+                          std::vector<WarmTensor>& wanted, std::vector<std::string>& kept) {
+  std::vector<std::string> problems;
+  std::vector<WarmTensor> found;
+  for (WarmTensor& item : wanted) {
+    if (!files.Contains(item.file_name)) {
+      if (options.allow_missing) {
+        kept.push_back(item.name);
+      } else {
+        problems.push_back(absl::StrCat(item.file_name, " is not there"));
+      }
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const ModelTensor from, files.Describe(item.file_name));
+    if (item.tensor.sizes() != at::IntArrayRef(from.shape)) {
+      problems.push_back(absl::StrFormat("%s is [%s] and not [%s]", item.file_name,
+                                         absl::StrJoin(from.shape, ", "),
+                                         absl::StrJoin(item.tensor.sizes(), ", ")));
+    }
+    found.push_back(std::move(item));
+  }
+  if (problems.empty()) {
+    wanted = std::move(found);
+    return absl::OkStatus();
+  }
+  const size_t all = problems.size();
+  problems.resize(std::min(all, kProblemsListedMax));
+  if (all > problems.size()) {
+    problems.push_back(absl::StrCat("and ", all - problems.size(), " more"));
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "WarmStart: %s does not fit the model: %s; leave these tensors out (exclude), give their "
+      "names in the files (public_name), or set allow_missing",
+      files.directory(), absl::StrJoin(problems, ", ")));
+}
+
+absl::Status ReadTensor(const ModelFiles& files, const WarmTensor& item) {
+  if (item.tensor.is_contiguous() && item.tensor.is_cpu()) {
+    return files.Read(item.file_name, item.tensor);
+  }
+  const at::NoGradGuard no_grad;
+  const at::Tensor whole =
+      at::empty(item.tensor.sizes(), item.tensor.options().device(at::kCPU).requires_grad(false));
+  DT_RETURN_IF_ERROR(files.Read(item.file_name, whole));
+  item.tensor.detach().copy_(whole);
+  return absl::OkStatus();
+}
+
+// Rank 0's part.
+absl::StatusOr<WarmStarted> ReadWarmStart(torch::nn::Module& module, const std::string& path,
+                                          const WarmStartOptions& options) {
+  std::vector<WarmTensor> all = WarmTensorsOf(module, options);
+  DT_RETURN_IF_ERROR(CheckNamesSomething("include", options.include, all));
+  DT_RETURN_IF_ERROR(CheckNamesSomething("exclude", options.exclude, all));
+  DT_ASSIGN_OR_RETURN(const std::string folder, FindModelFolder(path));
+  DT_ASSIGN_OR_RETURN(const auto files, ModelFiles::Open(folder));
+  WarmStarted result;
+  std::vector<WarmTensor> wanted;
+  for (WarmTensor& item : all) {
+    if (NamesTensor(options.include, item.name) && !NamesTensor(options.exclude, item.name)) {
+      wanted.push_back(std::move(item));
+    } else {
+      result.kept.push_back(item.name);
+    }
+  }
+  DT_RETURN_IF_ERROR(CheckInFiles(*files, options, wanted, result.kept));
+  for (const WarmTensor& item : wanted) {
+    DT_RETURN_IF_ERROR(ReadTensor(*files, item));
+    result.read.push_back(item.name);
+  }
+  return result;
+}
+
+Json EncodeResult(const absl::StatusOr<WarmStarted>& result) {
+  if (!result.ok()) {
+    return {{"code", static_cast<int>(result.status().code())},
+            {"message", std::string(result.status().message())}};
+  }
+  return {{"code", 0}, {"read", result->read}, {"kept", result->kept}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindModelFolder(const std::string& path) {
+  for (const std::string& folder : {path, path + "/model"}) {
+    if (HoldsWeights(folder)) {
+      return folder;
+    }
+  }
+  for (const std::string& folder : {path + "/checkpoints", path}) {
+    if (HoldsCheckpoints(folder)) {
+      DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder));
+      DT_ASSIGN_OR_RETURN(const auto latest, checkpoint::FindLatest(*storage));
+      return absl::StrCat(folder, "/", latest->manifest().id.DirectoryName(), "/model");
+    }
+  }
+  return absl::NotFoundError(absl::StrFormat(
+      "%s is no model folder (no .safetensors file), no checkpoint (step-...) and no run directory "
+      "with checkpoints; give one of them",
+      path));
+}
+
+absl::StatusOr<WarmStarted> WarmStart(Job& job, torch::nn::Module& module, const std::string& path,
+                                      const WarmStartOptions& options) {
+  absl::StatusOr<WarmStarted> mine = WarmStarted();
+  if (job.rank() == 0) {
+    mine = ReadWarmStart(module, path, options);
+  }
+  // The others wait while rank 0 reads.
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      GatherTexts(job.group(), job.rank() == 0 ? DumpJson(EncodeResult(mine)) : "",
+                  Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+  if (job.rank() == 0) {
+    return mine;
+  }
+  DT_ASSIGN_OR_RETURN(const Json result, ParseJson(texts[0], "rank 0's warm start"));
+  if (const int code = result["code"].get<int>(); code != 0) {
+    return absl::Status(static_cast<absl::StatusCode>(code), result["message"].get<std::string>());
+  }
+  return WarmStarted{result["read"].get<std::vector<std::string>>(),
+                     result["kept"].get<std::vector<std::string>>()};
+}
+
+}  // namespace dtrain

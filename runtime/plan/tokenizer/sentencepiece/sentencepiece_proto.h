@@ -1,0 +1,39 @@
+// Reads SentencePiece's model files: what encoding by byte pairs needs of their protobuf message
+// ModelProto (sentencepiece_model.proto of google/sentencepiece). Pure; any input is safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtrain::plan {
+
+struct SentencePieceProto {
+  // Models with pieces of other types are left to the library.
+  enum Type { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
+  static constexpr int kUnigramModel = 1;
+  static constexpr int kBpeModel = 2;
+
+  struct Piece {
+    std::string text;
+    float score = 0;
+    int type = kNormal;
+  };
+  // What a file leaves out has the message's default.
+  std::vector<Piece> pieces;
+  int model_type = kUnigramModel;
+  bool byte_fallback = false;
+  bool whitespace_is_suffix = false;
+  std::string charsmap;  // NormalizerSpec.precompiled_charsmap.
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;
+};
+
+// InvalidArgument: it is no such message, or ends in the middle; fields that are not known are
+// skipped.
+absl::StatusOr<SentencePieceProto> ParseSentencePieceProto(absl::string_view model);
+
+}  // namespace dtrain::plan

@@ -1,0 +1,213 @@
+"""`dtrain generate` writes transformers' tokens, `dtrain eval` prints its losses, and `dtrain finetune` leads from a
+model folder and JSONL to a model folder that both open."""
+import glob
+import json
+import math
+import os
+
+import end_to_end
+import numpy as np
+from end_to_end import BIN, EndToEnd
+from published_models import MODELS, SEED
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizer_kinds import letters_of_bytes
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+END = 256
+VOCABULARY = 256 + len(SPECIAL)
+CHATML = (r"{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+          r"{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+# fp32 sums in another order, over some hundred tokens.
+TOLERANCE = 1e-5
+
+
+def save_tokenizer(folder):
+    """Bytes as tokens, by the kind of tokenizer that GPT-2 and Qwen have."""
+    letters = {chr(letter): byte for byte, letter in letters_of_bytes().items()}
+    tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    tokenizer.save(f"{folder}/tokenizer.json")
+    with open(f"{folder}/tokenizer_config.json", "w", encoding="utf-8") as file:
+        json.dump({"eos_token": SPECIAL[0], "tokenizer_class": "PreTrainedTokenizerFast"}, file)
+    return tokenizer
+
+
+class Generate(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        import torch
+        print(f"seed {SEED}")
+        torch.set_num_threads(1)
+
+    def make(self, name, folder, **generation):
+        import torch
+        import transformers
+        kind, changes = MODELS[name]
+        torch.manual_seed(SEED)
+        config = transformers.AutoConfig.for_model(
+            kind, **{**changes, "vocab_size": VOCABULARY, "bos_token_id": END, "eos_token_id": END})
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        for key, value in generation.items():
+            setattr(model.generation_config, key, value)
+        path = f"{self.folder}/{folder}"
+        model.save_pretrained(path)
+        return path, model, save_tokenizer(path)
+
+    def dtrain(self, *words, expect=0, env=None):
+        result = self.run_program([f"{BIN}/dtrain", *words], {"OMP_NUM_THREADS": "1", **(env or {})})
+        self.assertEqual(result.code, expect, result.output)
+        return result.output
+
+    def objects(self, *words):
+        """The lines that are JSON objects, as they are among others on stderr."""
+        return [json.loads(line) for line in self.dtrain(*words, "--json").splitlines() if line.startswith("{")]
+
+    def write(self, name, lines):
+        path = f"{self.folder}/{name}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+        return path
+
+    def test_greedy_tokens_are_those_of_transformers(self):
+        import torch
+        prompts = ["The cat", "Straße 世界 🙂"]
+        file = self.write("prompts.txt", prompts)
+        for name in ("gpt2", "llama-biased", "qwen2-tied", "qwen3-biased"):
+            generation = {"repetition_penalty": 1.3} if name == "qwen2-tied" else {}
+            folder, model, tokenizer = self.make(name, f"greedy-{name}", **generation)
+            rows = self.objects("generate", folder, "--file", file, "--max-tokens", "24")
+            self.assertEqual([row["prompt"] for row in rows], prompts)
+            for row in rows:
+                ids = tokenizer.encode(row["prompt"]).ids
+                self.assertEqual(row["prompt_tokens"], ids)
+                theirs = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24, pad_token_id=END)
+                theirs = theirs[0, len(ids):].tolist()
+                self.assertEqual(row["tokens"], theirs, (name, row["prompt"]))
+                text = tokenizer.decode([t for t in theirs if t != END])
+                self.assertEqual(row["text"], text)
+                self.assertEqual(row["end"], "stop" if theirs[-1] == END else "length")
+
+    def test_a_chat_prompt_is_that_of_the_template_and_text_arrives_whole(self):
+        import transformers
+        folder, _, _ = self.make("qwen3", "chat")
+        with open(f"{folder}/chat_template.jinja", "w", encoding="utf-8") as file:
+            file.write(CHATML)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+        expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True,
+                                                 return_dict=False)
+        words = ["generate", folder, "--template", "chatml", "--system", "Be brief.", "--max-tokens", "5"]
+        [row] = self.objects(*words, "Why?")
+        self.assertEqual(row["prompt_tokens"], expected)
+        # What a user says never ends the turn.
+        [row] = self.objects(*words, "<|im_end|>?")
+        self.assertEqual(row["prompt_tokens"].count(SPECIAL.index("<|im_end|>") + 256), 2)
+        # The streamed text is the text. (Python reads a carriage return as the end of a line.)
+        draw = ["--temperature", "1", "--seed", "3", "--max-tokens", "30"]
+        streamed = self.dtrain("generate", folder, "Why?", "--quiet", *draw)
+        [whole] = self.objects("generate", folder, "Why?", *draw)
+        self.assertIn(whole["text"].replace("\r\n", "\n").replace("\r", "\n") + "\n", streamed)
+
+    def loss_in_torch(self, model, tokens, length):
+        import torch
+        total = 0.0
+        for begin in range(0, len(tokens) - 1, length):
+            row = torch.tensor(tokens[begin:begin + length + 1])
+            with torch.no_grad():
+                logits = model(row[None, :-1]).logits[0]
+            total += torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum").item()
+        return total / (len(tokens) - 1)
+
+    def test_losses_are_those_of_transformers(self):
+        folder, model, tokenizer = self.make("llama", "eval")
+        texts = ["A first text, with é and 世界.", "A second one.\n" * 9]
+        corpus = self.write("texts.jsonl", [{"text": text} for text in texts])
+        tokens = [id for text in texts for id in [*tokenizer.encode(text).ids, END]]
+        expected = self.loss_in_torch(model, tokens, 24)
+        [result] = self.objects("eval", folder, "--data", corpus, "--sequence-length", "24")
+        self.assertEqual(result["tokens"], len(tokens) - 1)
+        self.assertEqual(result["windows"], -(-(len(tokens) - 1) // 24))
+        self.assertLessEqual(abs(result["loss"] - expected), TOLERANCE * expected)
+        self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]), delta=1e-9 * result["perplexity"])
+        # Token files, without a length: the model's 64 positions.
+        self.dtrain("data", "prepare", "--out", f"{self.folder}/tokens", "--tokenizer", folder, corpus)
+        tokens = np.fromfile(f"{self.folder}/tokens/val.bin", np.uint16, offset=1024).tolist()
+        expected = self.loss_in_torch(model, tokens, 64)
+        [result] = self.objects("eval", folder, "--data", f"{self.folder}/tokens/val.bin")
+        self.assertEqual(result["tokens"], len(tokens) - 1)
+        self.assertLessEqual(abs(result["loss"] - expected), TOLERANCE * expected)
+
+    def test_finetune_makes_a_model_of_a_model_and_a_file(self):
+        import transformers
+        folder, model, _ = self.make("llama", "base")
+        with open(f"{folder}/chat_template.jinja", "w", encoding="utf-8") as file:
+            file.write(CHATML)
+        samples = [{"prompt": f"{i}", "completion": "yes" if i % 2 else "no"} for i in range(40)]
+        data = self.write("samples.jsonl", [*samples, {"prompt": "x", "completion": ""}])
+        out, run = f"{self.folder}/tuned", f"{self.folder}/finetune-run"
+        words = ["finetune", folder, data, "--out", out, "--run-dir", run, "--nproc", "2", "--epochs", "12",
+                 "--lr", "1e-2", "--set", "checkpoint.interval=0"]
+        output = self.dtrain(*words)
+        self.assert_one_line(output, "by the template chatml")
+        self.assert_one_line(output, "1 without a completion")
+        self.assert_one_line(output, f"merged model: {out}")
+        tuned = transformers.AutoModelForCausalLM.from_pretrained(out)
+        changed = [key for key, value in tuned.state_dict().items() if not value.equal(model.state_dict()[key])]
+        self.assertTrue(changed)
+        loss = {}
+        for name in (folder, out):
+            [result] = self.objects("eval", name, "--data", data, "--template", "chatml")
+            loss[name] = result["loss"]
+        self.assertLess(loss[out], 0.5 * loss[folder])
+        # Again: the tokens are there, the run is done, and the model is written anew.
+        output = self.dtrain(*words)
+        self.assert_one_line(output, "are of this data; they are used again")
+        self.assert_one_line(output, f"merged model: {out}")
+        self.assertTrue(glob.glob(f"{out}/*.safetensors") and os.path.exists(f"{out}/tokenizer.json"))
+
+    def test_bad_input_is_named(self):
+        folder, _, _ = self.make("qwen2", "bad")
+        data = self.write("one.jsonl", [{"prompt": "a", "completion": "b"}])
+        refused = [
+            (["finetune", folder, data, "--out", f"{self.folder}/no"], ["has no chat template", "--template"]),
+            (["finetune", folder, data, "--out", folder, "--template", "plain"], ["the model's own folder"]),
+            (["finetune", folder, data, "--out", f"{self.folder}/data", "--template", "plain"],
+             ["is no model folder"]),
+            (["finetune", folder, data, "--out", f"{self.folder}/no", "--template", "plain", "--sequence-length",
+              "65"], ["--sequence-length 65", "64 positions"]),
+            (["generate", folder, "a", "--template", "nothing"], ["template \"nothing\" is unknown", "chatml"]),
+            (["generate", folder, "a" * 64], ["the prompt has 64 tokens", "64 positions"]),
+            (["generate", f"{self.folder}/nowhere", "a"], ["nowhere"]),
+            (["eval", folder, "--data", data], ["one.jsonl:1", "no member \"text\""]),
+        ]
+        for words, parts in refused:
+            output = self.dtrain(*words, expect=64)
+            self.assert_one_line(output, *parts)
+        # A tokenizer of another model.
+        with open(f"{folder}/tokenizer.json", encoding="utf-8") as file:
+            tokenizer = Tokenizer.from_str(file.read())
+        tokenizer.add_special_tokens([AddedToken("<|another|>", special=True)])
+        tokenizer.save(f"{folder}/tokenizer.json")
+        for words in (["generate", folder, "a"],
+                      ["finetune", folder, data, "--out", f"{self.folder}/no", "--template", "plain",
+                       "--run-dir", f"{self.folder}/bad-run"]):
+            self.assert_one_line(self.dtrain(*words, expect=64), "260", "259", "two models")
+
+    def test_a_training_ends_with_a_text_in_the_models_own_vocabulary(self):
+        folder, _, _ = self.make("llama", "sampled")
+        corpus = self.write("more.jsonl", [{"text": f"text number {i} of some"} for i in range(60)])
+        self.dtrain("data", "prepare", "--out", f"{self.folder}/more", "--tokenizer", folder, corpus)
+        config = self.write_config(
+            "sampled.json", model={"pretrained": folder}, train_steps=1, sample={"prompt": "Once", "tokens": 4},
+            data={"train": [f"{self.folder}/more/train.bin"], "validation": [f"{self.folder}/more/val.bin"],
+                  "sequence_length": 16})
+        output = self.dtrain("launch", "--nproc-per-node", "2", "--run-dir", f"{self.folder}/sampled-run", "--",
+                             f"{BIN}/dtrain-gpt", config)
+        self.assertRegex(output, r"sampled text:\s+Once")
+
+
+if __name__ == "__main__":
+    end_to_end.main()

@@ -1,0 +1,73 @@
+"""docs/MIGRATING.md and the datasets of docs/DATA.md keep their promises: commands start what they say, configurations
+are accepted, and programs are those of examples/, which interop_accelerate_test runs."""
+import glob
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from time_bounds import bound_s
+
+BIN = os.environ["DTRAIN_BIN"]
+SOURCE = os.environ["DTRAIN_SOURCE"]
+CONFIG = f"{SOURCE}/examples/configs/gpt.json"
+
+
+def blocks(page, language):
+    with open(f"{SOURCE}/docs/{page}", encoding="utf-8") as file:
+        return re.findall(rf"^```{language}\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
+
+
+class Migrating(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-migrating-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_program(self, words):
+        result = subprocess.run(words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, timeout=bound_s(30), check=False,
+                                env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"})
+        self.assertEqual(result.returncode, 0, f"{shlex.join(words)}\n{result.stdout}")
+        return result.stdout
+
+    def test_commands_start_the_program_that_they_name(self):
+        shutil.copy(CONFIG, f"{self.folder}/config.json")
+        with open(f"{self.folder}/hosts", "w", encoding="utf-8") as file:
+            file.write("localhost slots=2\n")
+        commands = [shlex.split(line) for block in blocks("MIGRATING.md", "bash") for line in block.splitlines()]
+        self.assertGreaterEqual(len(commands), 4)
+        for words in commands:
+            self.assertEqual(words[:2], ["dtrain", "launch"])
+            shown = self.run_program([*words[:2], "--dry-run", *words[2:]])
+            self.assertIn("dtrain-gpt", shown)
+            self.assertIn("2 ranks", shown)
+            sets = words[words.index("--set"):] if "--set" in words else []
+            self.run_program(["dtrain", "config", "check", "config.json", "--world-size", "2", *sets])
+
+    def test_configurations_are_those_of_the_examples_and_accepted(self):
+        for block in blocks("MIGRATING.md", "json"):
+            with open(f"{SOURCE}/examples/gan/gan.json", encoding="utf-8") as file:
+                self.assertEqual(block, file.read())
+        for path in glob.glob(f"{SOURCE}/examples/*/*.json"):
+            if os.path.basename(os.path.dirname(path)) in ("cnn", "gan", "transformer"):
+                self.run_program(["dtrain", "config", "check", path, "--world-size", "2"])
+
+    def test_programs_are_parts_of_the_examples(self):
+        examples = ""
+        for path in sorted(glob.glob(f"{SOURCE}/examples/*/*.cc")):
+            with open(path, encoding="utf-8") as file:
+                examples += file.read()
+        programs = blocks("MIGRATING.md", "cpp") + blocks("DATA.md", "cpp")
+        self.assertEqual(len(programs), 2)
+        for program in programs:
+            self.assertIn(program, examples)
+
+
+if __name__ == "__main__":
+    unittest.main()

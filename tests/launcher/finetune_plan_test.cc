@@ -1,0 +1,123 @@
+#include "launcher/commands/finetune_plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::launcher::finetune_plan_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(TemplateOf, KnowsTheFormOfTheModelsOwnTemplate) {
+  // Parts of the templates that these models are published with.
+  EXPECT_EQ(*TemplateOf({R"({"chat_template": "{{- '<|im_start|>system\nYou are Qwen, created by )"
+                         R"(Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}"})",
+                         ""},
+                        "q"),
+            "qwen");
+  EXPECT_EQ(*TemplateOf({"", "{{ '<|im_start|>' + message.role + '\\n' }}"}, "smol"), "chatml");
+  EXPECT_EQ(
+      *TemplateOf({R"({"chat_template": "<|start_header_id|>' + message['role'] + '"})", ""}, "l"),
+      "llama3");
+  EXPECT_EQ(*TemplateOf({R"({"chat_template": [{"name": "tool_use", "template": "x"},)"
+                         R"({"name": "default", "template": "<|im_start|>"}]})",
+                         ""},
+                        "several"),
+            "chatml");
+}
+
+TEST(TemplateOf, AsksForANameWhereTheFormIsNotKnown) {
+  EXPECT_THAT(MessageOf(TemplateOf({R"({"eos_token": "</s>"})", ""}, "base").status()),
+              AllOf(HasSubstr("base has no chat template"), HasSubstr("--template"),
+                    HasSubstr("chatml, llama3, qwen, alpaca or plain")));
+  EXPECT_THAT(MessageOf(TemplateOf({"", "[INST] {{ content }} [/INST]"}, "m").status()),
+              HasSubstr("m has a chat template of its own form"));
+  EXPECT_THAT(MessageOf(TemplateOf({"{", ""}, "m").status()),
+              HasSubstr("m/tokenizer_config.json:1"));
+}
+
+TEST(RowLength, IsWhatTheModelTakesAndNotMoreThanUsual) {
+  EXPECT_EQ(*RowLength(0, {{"max_position_embeddings", 32768}}, "m"), 1024);
+  EXPECT_EQ(*RowLength(0, {{"n_positions", 512}}, "m"), 512);
+  EXPECT_EQ(*RowLength(2048, {{"max_position_embeddings", 32768}}, "m"), 2048);
+  EXPECT_THAT(MessageOf(RowLength(600, {{"n_positions", 512}}, "m").status()),
+              HasSubstr("--sequence-length 600 is longer than the 512 positions"));
+  EXPECT_THAT(MessageOf(RowLength(0, {{"model_type", "vit"}}, "m").status()),
+              HasSubstr("m/config.json says no number of positions"));
+}
+
+TEST(PrepareArguments, AreThoseOfDataPrepare) {
+  FinetuneOptions options;
+  options.folder = "model";
+  options.data = {"a.jsonl", "b.jsonl"};
+  options.chat = "qwen";
+  EXPECT_THAT(PrepareArguments(options, 64, "d"),
+              ElementsAre("prepare", "--out", "d", "--tokenizer", "model", "--template", "qwen",
+                          "--sequence-length", "64", "--long-samples", "cut", "--skip-bad", "0",
+                          "a.jsonl", "b.jsonl"));
+}
+
+TEST(RowsOf, ReadsTheRowsAndTheTokenFilesOfBothSplits) {
+  const Json manifest = {{"train", {{"files", {"train.bin", "train.bin.mask"}}, {"rows", 20}}},
+                         {"validation", {{"files", {"val.bin", "val.bin.mask"}}, {"rows", 2}}}};
+  const auto rows = RowsOf(manifest, "d");
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->train, 20);
+  EXPECT_EQ(rows->validation, 2);
+  EXPECT_THAT(rows->train_files, ElementsAre("d/train.bin"));
+  EXPECT_THAT(rows->validation_files, ElementsAre("d/val.bin"));
+  EXPECT_THAT(MessageOf(RowsOf({{"train", {{"rows", 0}}}}, "d").status()),
+              HasSubstr("d/corpus.json says no rows of its split train"));
+}
+
+FinetuneOptions Options() {
+  FinetuneOptions options;
+  options.folder = "model";
+  options.out = "tuned";
+  return options;
+}
+
+constexpr int64_t kRow = 64;
+const PreparedRows kRows = {20, 2, {"d/train.bin"}, {"d/val.bin"}};
+
+TEST(FinetuneConfig, CountsStepsByEpochsAndEvaluatesOnceAnEpoch) {
+  const Json config = FinetuneConfig(Options(), kRow, kRows);
+  EXPECT_EQ(config["train_batch_size"], 8);
+  EXPECT_EQ(config["train_micro_batch_size_per_gpu"], 4);
+  EXPECT_EQ(config["train_steps"], 8) << "3 epochs of 20 rows by 8";
+  EXPECT_EQ(config["eval_interval"], 3);
+  EXPECT_EQ(config["eval_batches"], 1);
+  EXPECT_EQ(config["model"]["pretrained"], "model");
+  EXPECT_EQ(config["data"]["sequence_length"], kRow);
+  EXPECT_EQ(config["finetune"]["method"], "lora");
+  EXPECT_EQ(config["finetune"]["out"], "tuned");
+  EXPECT_EQ(config["finetune"]["lora"]["lora_alpha"], 32);
+  EXPECT_EQ(config["optimizer"]["params"]["lr"], 2e-4);
+  EXPECT_FALSE(config.contains("bf16"));
+}
+
+TEST(FinetuneConfig, TheBatchIsSharedOutAmongAllRanks) {
+  FinetuneOptions options = Options();
+  options.ranks = 3;
+  options.full = true;
+  options.bf16 = true;
+  options.epochs = 0.1;
+  const Json config = FinetuneConfig(options, kRow, kRows);
+  EXPECT_EQ(config["train_batch_size"], 9) << "8 is no multiple of 3";
+  EXPECT_EQ(config["train_micro_batch_size_per_gpu"], 3);
+  EXPECT_EQ(config["train_steps"], 1);
+  EXPECT_EQ(config["finetune"]["method"], "full");
+  EXPECT_FALSE(config["finetune"].contains("lora"));
+  EXPECT_EQ(config["optimizer"]["params"]["lr"], 1e-5);
+  EXPECT_EQ(config["bf16"]["enabled"], true);
+  options.batch = 15;
+  EXPECT_EQ(FinetuneConfig(options, kRow, kRows)["train_micro_batch_size_per_gpu"], 1)
+      << "a rank has 5 rows";
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::finetune_plan_test

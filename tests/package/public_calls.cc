@@ -1,0 +1,127 @@
+// Names each public function of dtrain that a training program calls, as a program outside this
+// tree does: it is compiled and linked with an installed package alone. The calls stand in
+// functions that never run; Train shows that the rest does.
+#include <dtrain/dtrain.h>
+#include <dtrain/linear.h>
+#include <dtrain/ops.h>
+#include <dtrain/recompute.h>
+
+#include <iostream>
+#include <vector>
+
+namespace {
+
+struct Items {
+  int64_t size() const { return 4; }
+  dtrain::Sample Get(int64_t index) const { return {at::full({2}, index), at::ones({2})}; }
+};
+
+struct Net : torch::nn::Module {
+  Net() { layer = register_module("layer", dtrain::Linear(2, 2)); }
+  dtrain::Linear layer{nullptr};
+};
+
+struct Plain final : dtrain::Optimizer {
+  std::string name() const override { return "Plain"; }
+  std::vector<std::string> states() const override { return {}; }
+  void Update(const dtrain::ParameterPart& part) const override {
+    part.weights[0] -= static_cast<float>(part.settings.lr) * part.gradient[0];
+  }
+};
+
+struct Counter final : dtrain::Tracked {
+  dtrain::Json SaveState() const override { return {{"count", 1}}; }
+  absl::Status RestoreState(const dtrain::Json&) override { return absl::OkStatus(); }
+};
+
+dtrain::EngineOptions Options() {
+  dtrain::EngineOptions options;
+  options.name = "student";
+  options.settings = {.lr = 0.1,
+                      .betas = {{0.9, 0.99}},
+                      .gradient_clipping = 1,
+                      .gradient_accumulation_steps = 2,
+                      .groups = {{.params = {"*.bias"}, .weight_decay = 0}}};
+  options.lr_factor = [](int64_t step) { return step < 10 ? 1.0 : 0.5; };
+  options.optimizer = std::make_shared<Plain>();
+  options.public_name = dtrain::PeftName;
+  return options;
+}
+
+absl::Status Data(dtrain::Job& job, dtrain::Engine& engine, Net& net, const Items& items) {
+  dtrain::DataLoaderOptions options;
+  options.collate = dtrain::StackSamples;
+  DT_ASSIGN_OR_RETURN(auto loader, dtrain::DataLoader::Open(job, items, options));
+  const auto loss = [&](dtrain::SampleBatch& batch) {
+    return dtrain::Loss((net.layer->forward(batch[0]) - batch[1]).square().sum(), batch.samples);
+  };
+  DT_ASSIGN_OR_RETURN(const dtrain::StepReport report, engine.Step(*loader, loss));
+  job.metrics().Log(report.Settled());
+  DT_ASSIGN_OR_RETURN(double value, engine.Evaluate(*loader, loss, {.to_end = true}));
+  job.metrics().Log("eval/loss", value);
+  DT_ASSIGN_OR_RETURN(value, job.metrics().LogMean("own/mean", value, 2));
+  loader->Restart();
+  loader->BeginPass();
+  DT_ASSIGN_OR_RETURN(dtrain::SampleBatch batch, loader->Next());
+  loader->EndPass();
+  DT_ASSIGN_OR_RETURN(batch, loader->Spare());
+  job.metrics().Print(loader->Description());
+  DT_RETURN_IF_ERROR(engine.Backward(loss(batch), {.samples = batch.sample_count()}));
+  engine.BeginMicroBatch();
+  DT_RETURN_IF_ERROR(engine.Update().status());
+  DT_ASSIGN_OR_RETURN(auto tokens, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
+  DT_RETURN_IF_ERROR(tokens->Next().status());
+  if (loader->epoch() + loader->steps_per_epoch() + loader->size() + engine.step() > 5 &&
+      dtrain::IsEndOfData(dtrain::EndOfData())) {
+    job.Stop("enough");
+  }
+  return loader->RestoreState(loader->SaveState());
+}
+
+absl::Status Files(dtrain::Job& job, dtrain::Engine& engine, Net& net) {
+  DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
+  Counter counter;
+  checkpoints->Track("engine", engine);
+  checkpoints->Track("counter", counter);
+  checkpoints->Track("average", {{"weight", at::zeros({2})}});
+  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+  DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine.step()));
+  DT_RETURN_IF_ERROR(checkpoints->Finish());
+  DT_ASSIGN_OR_RETURN(const std::string folder, dtrain::FindModelFolder(job.run_dir()));
+  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
+  DT_RETURN_IF_ERROR(dtrain::LoadModel(job, net, *files));
+  DT_RETURN_IF_ERROR(dtrain::ReadModelConfig(folder).status());
+  DT_ASSIGN_OR_RETURN(auto texts, dtrain::ReadTokenizerFiles(folder));
+  DT_RETURN_IF_ERROR(dtrain::ExportModel(job, engine, "out"));
+  texts.emplace_back("adapter_config.json", dtrain::AdapterConfig({}, {"layer"}, folder));
+  return dtrain::ExportMerged(job, engine, net, texts, "merged");
+}
+
+absl::Status Everything(dtrain::Job& job) {
+  DT_RETURN_IF_ERROR(dtrain::CheckModelFits(job, dtrain::Json::object()));
+  Net net = dtrain::Construct(job, [] { return Net(); });
+  DT_RETURN_IF_ERROR(dtrain::WarmStart(job, net, "runs/base", {.exclude = {"head.*"}}).status());
+  DT_RETURN_IF_ERROR(dtrain::AddLora(net, {.rank = 1}).status());
+  DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(job, net, Options()));
+  DT_RETURN_IF_ERROR(engine->WithParameters([&] { std::cout << net.layer->LowRankWeight(); }));
+  const at::Tensor sums = at::ones({3});
+  DT_RETURN_IF_ERROR(job.AllReduce(sums, dtrain::Reduction::kMean));
+  DT_RETURN_IF_ERROR(job.Broadcast(sums, /*root=*/0));
+  DT_RETURN_IF_ERROR(job.Barrier());
+  const at::Tensor normed = dtrain::Recompute(
+      [&](const at::Tensor& x) { return dtrain::ops::RmsNorm(x, sums, 1e-5); }, sums);
+  dtrain::Loss loss = dtrain::ops::CrossEntropy(normed, at::zeros({}, at::kLong));
+  std::cout << loss.sum << dtrain::StrictFlopsPerToken({}, {}) << job.config().Summary();
+  const Items items;
+  DT_RETURN_IF_ERROR(Data(job, *engine, net, items));
+  return Files(job, *engine, net);
+}
+
+absl::Status Train(dtrain::Job& job) {
+  std::cout << "steps " << job.config().train_steps() << " on " << job.device() << std::endl;
+  return job.config().train_steps() == 7 ? absl::OkStatus() : Everything(job);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return dtrain::Main(argc, argv, Train); }

@@ -1,0 +1,170 @@
+// The disks and memories of two hosts as one storage, seen by a rank of each: which copy of a file
+// is read, what becomes of damaged ones, and how replicas of the journal grow.
+#include "runtime/checkpoint/tiers/hosts_storage.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "tests/runtime/testing/job_for_tests.h"
+
+namespace dtrain::hosts_storage_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kStep[] = "step-000000000001.e1/state";
+constexpr char kSegment[] = "journal/step-000000000000.e1";
+
+absl::Span<const std::byte> AsBytes(const std::string& text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
+
+// The places of two hosts, each a folder.
+class HostsStorageTest : public ::testing::Test {
+ protected:
+  HostsStorageTest() {
+    for (const char* const name : {"disk-0", "disk-1", "memory-0", "memory-1", "behind"}) {
+      places_.push_back(*checkpoint::OpenPosixStorage(Path(name)));
+    }
+  }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_.path(), "/", name);
+  }
+  std::string Text(const std::string& path) const { return ReadFile(Path(path)).value_or("none"); }
+  void Write(const std::string& path, const std::string& text) const {
+    ASSERT_TRUE(MakeDirectories(std::filesystem::path(Path(path)).parent_path().string()).ok());
+    ASSERT_TRUE(WriteFileAtomic(Path(path), text).ok());
+  }
+
+  std::unique_ptr<HostsStorage> RankOf(size_t host) {
+    return std::make_unique<HostsStorage>(HostsStorage::Options{
+        .disks = {{places_[0].get(), nullptr}, {places_[1].get(), nullptr}},
+        .memories = {{places_[2].get(), nullptr}, {places_[3].get(), nullptr}},
+        .behind = places_[4].get(),
+        .reads_behind = true,
+        .host = host,
+        .is_rank0 = host == 0,
+        .on_journal_alone = [this](const std::string& /*file*/, const std::string& why) {
+          alone_.push_back(why);
+        }});
+  }
+
+  static std::string Read(HostsStorage& storage, const std::string& path) {
+    return checkpoint::ReadSmallFile(storage, path, 1000).value_or("none");
+  }
+
+  std::unique_ptr<checkpoint::WritableFile> CreateJournal(HostsStorage& storage) {
+    EXPECT_TRUE(storage.MakeDirectory(kSegment).ok());
+    auto file = storage.CreateFile(absl::StrCat(kSegment, "/a"), 0, checkpoint::Access::kOwner);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file.ok() ? *std::move(file) : nullptr;
+  }
+
+  const testing::TempFolder folder_;
+  std::vector<std::unique_ptr<checkpoint::Storage>> places_;
+  std::vector<std::string> alone_;
+};
+
+TEST_F(HostsStorageTest, RanksThatDropFilesOfOneFolderAtOnceKeepTheCopiesThatAreWhole) {
+  for (const char* const name : {"a", "b"}) {
+    Write(absl::StrCat("disk-1/", kStep, "/", name), "damaged");
+    Write(absl::StrCat("memory-0/", kStep, "/", name), "whole__");
+  }
+  const std::string a = absl::StrCat(kStep, "/a");
+  const std::string b = absl::StrCat(kStep, "/b");
+  const auto first = RankOf(0);
+  const auto second = RankOf(1);
+  ASSERT_EQ(Read(*first, a), "damaged");
+  ASSERT_EQ(Read(*first, b), "damaged");
+  ASSERT_EQ(Read(*second, b), "damaged");
+  EXPECT_TRUE(second->DropDamaged(b).value());
+  EXPECT_TRUE(first->DropDamaged(a).value());  // It sees that of `b` one copy is left,
+  EXPECT_TRUE(first->DropDamaged(b).value());  // which is not the one that it has read.
+  for (const std::string& path : {a, b}) {
+    EXPECT_EQ(Read(*first, path), "whole__");
+    EXPECT_EQ(Text("memory-0/" + path), "whole__");
+    EXPECT_EQ(Text("disk-1/" + path), "none");
+  }
+  EXPECT_FALSE(first->DropDamaged(b).value());  // Now it is the last one.
+  EXPECT_EQ(Text("memory-0/" + b), "whole__");
+}
+
+TEST_F(HostsStorageTest, AJournalGrowsOnTheDiskAndInTheMemoryOfTheNextHost) {
+  const auto rank = RankOf(1);
+  rank->SetJournalRoom(1000);
+  const auto file = CreateJournal(*rank);
+  ASSERT_NE(file, nullptr);
+  ASSERT_TRUE(file->Append(AsBytes("one")).ok());
+  ASSERT_TRUE(file->Append(AsBytes("two")).ok());
+  ASSERT_TRUE(file->Sync().ok());
+  const std::string path = absl::StrCat(kSegment, "/a");
+  EXPECT_EQ(Text("disk-1/" + path), "onetwo");
+  EXPECT_EQ(Text("memory-0/" + path), "onetwo");
+  EXPECT_THAT(alone_, IsEmpty());
+}
+
+TEST_F(HostsStorageTest, AReplicaOfTheJournalEndsWhereItsRoomDoesAndTheJournalGoesOn) {
+  const auto rank = RankOf(0);
+  rank->SetJournalRoom(40);  // Four segments share it.
+  const auto file = CreateJournal(*rank);
+  ASSERT_NE(file, nullptr);
+  for (const char* const text : {"12345678", "abcdefgh", "ijklmnop"}) {
+    ASSERT_TRUE(file->Append(AsBytes(text)).ok());
+    ASSERT_TRUE(file->Sync().ok());
+  }
+  const std::string path = absl::StrCat(kSegment, "/a");
+  EXPECT_EQ(Text("disk-0/" + path), "12345678abcdefghijklmnop");
+  EXPECT_EQ(Text("memory-1/" + path), "12345678");
+  EXPECT_THAT(alone_, ElementsAre(HasSubstr("it has 8 bytes and room for 10")));
+}
+
+TEST_F(HostsStorageTest, SegmentsThatNoCheckpointRemovesDoNotFillTheMemory) {
+  const auto rank = RankOf(0);
+  rank->SetJournalRoom(1000);
+  for (int step = 1; step <= 4; ++step) {
+    ASSERT_TRUE(
+        MakeDirectories(Path(absl::StrCat("memory-1/journal/step-00000000000", step, ".e1"))).ok());
+  }
+  const auto file = CreateJournal(*rank);
+  ASSERT_NE(file, nullptr);
+  EXPECT_TRUE(file->Append(AsBytes("one")).ok());
+  EXPECT_EQ(Text(absl::StrCat("memory-1/", kSegment, "/a")), "none");
+  EXPECT_THAT(alone_, ElementsAre(HasSubstr("has 5 segments and room for 4")));
+}
+
+TEST_F(HostsStorageTest, AJournalThatAMemoryAloneHoldsIsSavedOnADisk) {
+  const std::string path = absl::StrCat(kSegment, "/a");
+  Write("memory-0/" + path, "one two three");
+  Write("disk-1/" + path, "one");  // Torn.
+  const auto rank = RankOf(1);
+  const auto opened = rank->OpenFile(path);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ((*opened)->bytes(), 13U);
+  ASSERT_TRUE((*opened)->MakeDurable().ok());
+  EXPECT_EQ(Text("disk-1/" + path), "one two three");
+}
+
+TEST_F(HostsStorageTest, RemovingASegmentRemovesItEverywhere) {
+  for (const char* const place : {"disk-0", "disk-1", "memory-0", "memory-1"}) {
+    Write(absl::StrCat(place, "/", kSegment, "/", place), "x");
+  }
+  const auto rank = RankOf(0);
+  ASSERT_TRUE(checkpoint::RemoveTree(*rank, kSegment).ok());
+  for (const char* const place : {"disk-0", "disk-1", "memory-0", "memory-1"}) {
+    EXPECT_FALSE(std::filesystem::exists(Path(absl::StrCat(place, "/", kSegment)))) << place;
+  }
+}
+
+}  // namespace
+}  // namespace dtrain::hosts_storage_test
