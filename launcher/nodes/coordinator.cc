@@ -109,6 +109,9 @@ absl::Status Coordinator::ReadMessage(int64_t& next) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(text.status());
+  // The key stays, so that no agent takes the number again. Its text may name each node of the job,
+  // and at a change of coordinators each node sends one.
+  DT_RETURN_IF_ERROR(store_->Set(LobbyInboxKey(next), "", Deadline::After(kStoreCallTimeout)));
   ++next;
   DT_RETURN_IF_ERROR(store_->Add("lobby/read", 1, Deadline::After(kStoreCallTimeout)).status());
   const absl::StatusOr<LobbyMessage> message = LobbyMessage::Parse(*text);

@@ -233,14 +233,15 @@ void CoordinatorProcess::AwaitEnd() {
 void CoordinatorProcess::Run() {
   PrepareThread("dtrain-keeper", /*low_priority=*/false);
   for (int starts = 0;;) {
-    std::array<pollfd, 2> entries = {{{output_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+    // No events are asked for, so that the end alone (POLLHUP) wakes, and no stray output.
+    std::array<pollfd, 2> entries = {{{output_.get(), 0, 0}, {stop_.get(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), -1) < 0) {
       continue;
     }
     if (entries[1].revents != 0) {
       WriteLine(input_.get(), kEndLine);
       input_.reset();
-      pollfd end{output_.get(), POLLIN, 0};
+      pollfd end{output_.get(), 0, 0};
       if (poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(kEndTime))) <= 0) {
         kill(coordinator_pid, SIGKILL);
       }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -144,6 +145,14 @@ absl::Status LobbyAgent::Send(const LobbyMessage& message) {
   const std::shared_ptr<comm::StoreClient> store = this->store();
   DT_ASSIGN_OR_RETURN(int64_t number, store->Add("lobby/read", 0, deadline));
   while (true) {
+    // An exchange that fails answers with the whole text of another agent, so it is not the way to
+    // find a free number when all agents send at once.
+    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_taken,
+                        store->Check({{LobbyInboxKey(number + 1)}}, deadline));
+    if (is_taken[0]) {
+      ++number;
+      continue;
+    }
     DT_ASSIGN_OR_RETURN(const auto posted, store->CompareExchange(LobbyInboxKey(++number),
                                                                   std::nullopt, text, deadline));
     if (posted.exchanged) {

@@ -23,8 +23,8 @@ void InstallStopSignals();
 // evaluation begins.
 void DeferStopSignals();
 
-// Between two jobs of a process: no signal counts as received, and until DeferStopSignals() the
-// next one ends the process at once, as before its first job.
+// Between two jobs of a process: until DeferStopSignals() a signal ends the process at once, as
+// before its first job, and so does one that has come already.
 void ForgetStopSignals();
 
 // The first signal received, 0 when none.

@@ -38,7 +38,6 @@ KEPT = {
     "Crash": "what the file system of a seam does to its files",
     "MakePosixStorage": "the storage over a seam, which tests exchange for one that fails",
     "NewMemoryStore": "the twin of a seam: the store of ranks that are threads",
-    "FindLatest": "tests find the checkpoint that BeginAttempt would, and begin no epoch",
     "FlightRecord": "tests count the collectives of a step in it",
     "futex_calls": "a test counts calls of the kernel with it",
     "kept_bytes": "a test checks the bound of the cache with it",

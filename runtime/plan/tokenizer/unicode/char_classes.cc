@@ -62,8 +62,16 @@ std::vector<uint8_t> AllClasses() {
   }
   for (const AddedRange& range : kAddedRanges) {
     for (uint32_t c = range.first; c <= range.last; ++c) {
-      classes[c] = OfCategory(range.category);
+      classes[c] = static_cast<uint8_t>(OfCategory(range.category) & ~kPunctuation);
     }
+  }
+  for (const CodePointRange& range : kNotYetPunctuation) {
+    for (uint32_t c = range.first; c <= range.last; ++c) {
+      classes[c] = static_cast<uint8_t>(classes[c] & ~kPunctuation);
+    }
+  }
+  for (const uint32_t c : kOncePunctuation) {
+    classes[c] = static_cast<uint8_t>(classes[c] | kPunctuation);
   }
   for (uint32_t c = 0; c <= 0x3000; ++c) {
     classes[c] = static_cast<uint8_t>(classes[c] | (IsSpace(c) ? kSpace : 0) |

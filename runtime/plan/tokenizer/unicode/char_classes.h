@@ -12,13 +12,14 @@
 namespace dtrain::plan {
 
 enum CharClass : uint8_t {
-  kLetter = 1,       // \p{L}
-  kNumber = 2,       // \p{N}
-  kSpace = 4,        // \s: White_Space
-  kNewline = 8,      // CR or LF.
-  kUpper = 16,       // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
-  kLower = 32,       // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
-  kPunctuation = 64  // \p{P} or ASCII punctuation, as Rust's is_ascii_punctuation has it.
+  kLetter = 1,   // \p{L}
+  kNumber = 2,   // \p{N}
+  kSpace = 4,    // \s: White_Space
+  kNewline = 8,  // CR or LF.
+  kUpper = 16,   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+  kLower = 32,   // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+  // \p{P} of Unicode 8, or ASCII punctuation as Rust's is_ascii_punctuation has it.
+  kPunctuation = 64
 };
 
 class CharClasses {
