@@ -103,6 +103,7 @@ def main():
     args = parser.parse_args()
     path = report.begin("build", args.json)
     with tempfile.TemporaryDirectory(prefix="dtrain-clone-", dir=args.folder) as folder:
+        os.chmod(folder, 0o755)  # Some tests run the programs as another user.
         log_path = os.path.join(provenance.SOURCE, "build", "bench", "build.log")
         os.makedirs(os.path.dirname(log_path), exist_ok=True)
         with open(log_path, "w", encoding="utf-8") as log:

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -110,6 +111,12 @@ absl::Status Run(Arguments& a) {
       });
   console.LeaveProgress();
   DT_RETURN_IF_ERROR(result.status());
+  if (!std::isfinite(result->loss())) {
+    return absl::OutOfRangeError(absl::StrFormat(
+        "the loss of the model in %s is %g; its weights are damaged, or too large for the type in "
+        "which it computes: try --dtype float32",
+        a.reading.folder, result->loss()));
+  }
   Report(a, *result, absl::ToDoubleSeconds(absl::Now() - begin), *rows);
   return absl::OkStatus();
 }

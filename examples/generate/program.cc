@@ -3,12 +3,15 @@
 #include <ATen/Parallel.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
 #include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/console/command_line.h"
 #include "base/job_env.h"
+#include "base/status.h"
 #include "base/system/cgroup.h"
 #include "base/system/hidden_tiles.h"
 
@@ -43,6 +46,9 @@ int EndOfProgram(const char* program, absl::FunctionRef<absl::Status()> run) {
     const std::pair<std::string, std::string> parts =
         absl::StrSplit(error.what(), absl::MaxSplits('\n', 1));
     status = absl::InvalidArgumentError(parts.first);
+  }
+  if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    status = dtrain::ErrnoStatus(errno, "cannot write to standard output");
   }
   return dtrain::EndOf(program, status);
 }

@@ -124,8 +124,14 @@ absl::Status CheckOut(const FinetuneOptions& options) {
   return absl::OkStatus();
 }
 
-// What the token files follow from: the same as a stamp beside them means that they are there.
+// What the token files follow from: the same as a stamp beside them means that they are there. "":
+// the data are no files alone (standard input, a folder), so that a change could not be seen.
 std::string StampOf(const std::vector<std::string>& words, const FinetuneOptions& options) {
+  for (const std::string& path : options.data) {
+    if (std::error_code unknown; !fs::is_regular_file(path, unknown)) {
+      return "";
+    }
+  }
   Json stamp = {{"arguments", words}, {"files", Json::array()}};
   std::vector<std::string> paths = options.data;
   for (const char* const name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"}) {
@@ -148,7 +154,7 @@ absl::StatusOr<int> PrepareData(const FinetuneOptions& options, int64_t row_leng
   std::vector<std::string> words = PrepareArguments(options, row_length, folder);
   const std::string stamp = StampOf(words, options);
   const std::string stamp_path = folder + "/finetune-data.json";
-  if (FileExists(folder + "/corpus.json") && TextOf(stamp_path) == stamp) {
+  if (!stamp.empty() && FileExists(folder + "/corpus.json") && TextOf(stamp_path) == stamp) {
     std::printf("%s: the tokens in %s are of this data; they are used again\n", kName,
                 folder.c_str());
     return kExitOk;
@@ -156,9 +162,11 @@ absl::StatusOr<int> PrepareData(const FinetuneOptions& options, int64_t row_leng
   std::printf("%s: making tokens in %s by the template %s\n", kName, folder.c_str(),
               options.chat.c_str());
   std::fflush(stdout);
+  std::error_code absent;
+  fs::remove(stamp_path, absent);  // Else it would vouch for other tokens after an interruption.
   words.insert(words.begin(), OwnFolder() + "/dtrain-data");
   DT_ASSIGN_OR_RETURN(const int code, RunToEnd(words, environment));
-  if (code == kExitOk) {
+  if (code == kExitOk && !stamp.empty()) {
     DT_RETURN_IF_ERROR(WriteFileAtomic(stamp_path, stamp));
   }
   return code;
@@ -177,7 +185,7 @@ absl::StatusOr<std::vector<std::string>> Plan(FinetuneOptions& options,
                                                  options.folder));
   }
   if (options.run_dir.empty()) {
-    options.run_dir = "runs/" + fs::path(options.out).lexically_normal().filename().string();
+    options.run_dir = RunDirFor(options.out);
   }
   const std::string data_folder = options.run_dir + "-data";
   DT_ASSIGN_OR_RETURN(*code, PrepareData(options, row_length, data_folder, environment));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -96,6 +97,14 @@ absl::StatusOr<int64_t> RowLength(int64_t asked, const Json& config, absl::strin
                         asked, positions, folder));
   }
   return asked > 0 ? asked : std::min(kUsualRow, positions);
+}
+
+std::string RunDirFor(const std::string& out) {
+  std::filesystem::path path = std::filesystem::path(out).lexically_normal();
+  if (!path.has_filename()) {
+    path = path.parent_path();
+  }
+  return absl::StrCat("runs/", path.filename().string());
 }
 
 std::vector<std::string> PrepareArguments(const FinetuneOptions& options, int64_t row_length,

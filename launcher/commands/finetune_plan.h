@@ -46,6 +46,9 @@ absl::StatusOr<std::string> TemplateOf(const TemplateFiles& files, absl::string_
 // the model's config.json. InvalidArgument: longer than the model takes.
 absl::StatusOr<int64_t> RowLength(int64_t asked, const Json& config, absl::string_view folder);
 
+// runs/NAME of the folder `out`, which may end with a slash.
+std::string RunDirFor(const std::string& out);
+
 // The arguments of `dtrain-data` that make the token files in `data_folder`.
 std::vector<std::string> PrepareArguments(const FinetuneOptions& options, int64_t row_length,
                                           const std::string& data_folder);

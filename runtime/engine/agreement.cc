@@ -17,8 +17,7 @@ absl::Status CompareRates(const std::vector<StepVote>& votes) {
     if (votes[rank].lr_factor != votes[0].lr_factor) {
       return OnAllRanks(absl::InvalidArgumentError(
           absl::StrFormat("EngineOptions::lr_factor gives %g on rank 0 and %g on rank %d for step "
-                          "%d; it must depend "
-                          "on the step alone",
+                          "%d; it must depend on the step alone",
                           votes[0].lr_factor, votes[rank].lr_factor, rank, votes[0].step + 1)));
     }
   }

@@ -79,7 +79,9 @@ at::Tensor ReduceRanks(const at::Tensor& values, Reduction reduction) {
 }
 
 absl::Status AllReduceFlat(comm::Group& group, const at::Tensor& flat, Reduction reduction) {
-  const int64_t block = kReducedBytes / static_cast<int64_t>(flat.element_size());
+  const int64_t ranks = group.size();
+  const int64_t block =
+      std::max<int64_t>(1, kReducedBytes / (ranks * static_cast<int64_t>(flat.element_size())));
   for (int64_t begin = 0; begin < flat.numel(); begin += block) {
     const at::Tensor mine = flat.narrow(0, begin, std::min(block, flat.numel() - begin));
     const at::Tensor all = at::empty({group.size(), mine.numel()}, flat.options());

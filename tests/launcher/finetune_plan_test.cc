@@ -50,6 +50,12 @@ TEST(RowLength, IsWhatTheModelTakesAndNotMoreThanUsual) {
               HasSubstr("m/config.json says no number of positions"));
 }
 
+TEST(RunDirFor, IsNamedAsTheOutputWithOrWithoutASlashBehindIt) {
+  EXPECT_EQ(RunDirFor("tuned"), "runs/tuned");
+  EXPECT_EQ(RunDirFor("tuned/"), "runs/tuned");
+  EXPECT_EQ(RunDirFor("/models/a/../tuned//"), "runs/tuned");
+}
+
 TEST(PrepareArguments, AreThoseOfDataPrepare) {
   FinetuneOptions options;
   options.folder = "model";

@@ -97,6 +97,11 @@ absl::StatusOr<std::vector<NamedLayer>> ChooseLayers(torch::nn::Module& model,
         "in place of torch::nn::Linear, or derive layers from dtrain::LowRankLayer",
         model.name()));
   }
+  if (options.target_modules.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is empty, so that nothing would be trained; name layers, or \"all-linear\"",
+        names.targets));
+  }
   std::vector<NamedLayer> chosen;
   for (const NamedLayer& item : all) {
     if (std::none_of(options.target_modules.begin(), options.target_modules.end(),

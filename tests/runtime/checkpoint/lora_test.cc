@@ -213,6 +213,8 @@ TEST(LoraTest, MistakesAreNamedBeforeTheModelChanges) {
                     HasSubstr("nearest: up")));
   EXPECT_THAT(said({.rank = 5}, "tune"),
               HasSubstr("tune.r 5 is above the smaller side of down; allowed: 1 to 4"));
+  EXPECT_THAT(said({.rank = 2, .target_modules = {}}),
+              HasSubstr("LoraOptions::target_modules is empty"));
   EXPECT_THAT(said({.rank = 0}), HasSubstr("LoraOptions::rank is 0; allowed: 1 or more"));
   EXPECT_THAT(said({.dropout = 1.0}), HasSubstr("LoraOptions::dropout is 1"));
   torch::nn::Linear plain(3, 3);
