@@ -9,7 +9,7 @@ import provenance
 
 RELATIONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt}
 NO_BOUND = "no bound"
-OF_THIS_MACHINE = ("--bin", "--json", "--extensions", "--cpu-python")  # Options with paths of this machine.
+OF_THIS_MACHINE = ("--bin", "--json", "--extensions", "--cpu-python", "--folder")  # Options with paths of this machine.
 
 _taken = None  # The provenance of this process's run, from begin().
 

@@ -80,13 +80,15 @@ def change_row(folder, environment, log):
             "seconds": round(seconds, 1), "goal_s": CHANGE_GOAL_S}
 
 
-def measure(folder, log):
+def measure(folder, log, train_only):
     """The rows of a clone in `folder`, which is empty."""
     clone = f"{folder}/dtrain"
     environment = {**os.environ, "CCACHE_DIR": f"{folder}/ccache", "XDG_CACHE_HOME": f"{folder}/cache"}
     cloned = run(["git", "clone", "--quiet", provenance.SOURCE, clone], folder, environment, log)[-1][0]
     train = [(seconds + cloned, line) for seconds, line in run(TRAIN, clone, environment, log)]
     rows = train_rows(train)
+    if train_only:
+        return rows
     test = run(TEST, clone, environment, log)
     return rows + test_rows(train, test) + [change_row(clone, environment, log)]
 
@@ -99,6 +101,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev bench build", description=__doc__)
     parser.add_argument("--bin", help="unused: this benchmark builds its own programs")
     parser.add_argument("--json", help="the file for the results")
+    parser.add_argument("--train-only", action="store_true", help="leave out ./dev test and the changed file")
     parser.add_argument("--folder", help="where the clone is made (default: below the folder for temporary files)")
     args = parser.parse_args()
     path = report.begin("build", args.json)
@@ -107,7 +110,7 @@ def main():
         log_path = os.path.join(provenance.SOURCE, "build", "bench", "build.log")
         os.makedirs(os.path.dirname(log_path), exist_ok=True)
         with open(log_path, "w", encoding="utf-8") as log:
-            rows = measure(folder, log)
+            rows = measure(folder, log, args.train_only)
     report.print_goals(all_goals({"rows": rows}))
     report.write_results(path, "build", rows=rows)
 
