@@ -220,13 +220,13 @@ def zero_goals(files):
 
 
 def zero_states(files):
-    rows = []
-    for model in only(files)["models"]:
+    rows, models = [], [model for model in only(files)["models"] if "states" in model]
+    for model in models:
         rows.append((model["model"], *(f"{row['measured'] * 1e-6:.1f} ({row['planned'] * 1e-6:.1f})"
                                        for row in model["states"])))
         rows.append(("ratio", *(f"{row['ratio']:.3f}: {verdict_of(abs(row['ratio'] - 1) <= 0.02)}"
                                 for row in model["states"])))
-    return table(("", *(f"stage {row['stage']}" for row in only(files)["models"][0]["states"])), rows)
+    return table(("", *(f"stage {row['stage']}" for row in models[0]["states"])), rows)
 
 
 OPTIMIZER = {"adamw.flat": "AdamW fp32, one flat tensor", "adamw.model": "AdamW fp32, {} tensors of a GPT",
