@@ -23,7 +23,7 @@ FACTS = ("bench", "command", "date", "commit", "cpu", "cores", "marks")
 LOAD = ("load_average", "busy_cores")
 # Results from before these facts were kept, and those kept by hand. One that is measured again on a
 # quiet machine, from a commit, leaves this list; none is added.
-MARKED = {"zen3-2core/build.json"}
+MARKED = set()
 DRIVERS = {"tcp": "comm_tcp"}  # Others have the name of their benchmark.
 WITHOUT_GOALS = {"mfu", "compression", "build", "long"}
 # Where a file keeps what several runs have measured, each with its own provenance.
