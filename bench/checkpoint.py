@@ -136,7 +136,7 @@ def way_row(turns, name):
     row = {"way": name, "step_ms": over(lambda t: t[name]["step_s"]) * 1e3}
     if base in turns[0]:
         row["step_of_none"] = spread([t[name]["step_s"] / t[base]["step_s"] for t in turns])
-    if journal:  # Of each step.
+    if journal:  # The journal has a record of each step.
         row["blocked_ms"] = over(lambda t: t[name]["journal"]["blocked_s"]) * 1e3
         row["done_ms"] = row["durable_ms"] = over(lambda t: t[name]["journal"]["write_s"]) * 1e3
         row["bytes"] = journal["bytes"]

@@ -9,13 +9,13 @@ RANK_KINDS = ("kill_rank", "stop_rank")
 # On a whole node, but never on the one that has the coordinator.
 NODE_KINDS = ("kill_agent", "stop_agent", "lose_node", "partition")
 KINDS = (*RANK_KINDS, *NODE_KINDS, "full_disk")
-SPARE_SHARE = 0.25  # Of the faults of nodes, those that meet the spare.
+SPARE_SHARE = 0.25  # The share of nodes' faults that meet the spare.
 # How long each lasts; the others are over at once. Some are shorter than what a job must notice.
 LASTS_S = {"stop_rank": (0.2, 5), "stop_agent": (0.3, 5), "lose_node": (1, 5), "partition": (0.3, 5),
            "full_disk": (1, 5)}
 # A step that takes longer than so many usual ones was held up by a fault, and only so much of it counts.
 LONG_STEP = 2
-# Of the logged steps: the last one may not have ended, and of those that have, the journal may lose one.
+# The last logged step may not have ended, and the journal may lose one of those that have.
 PROMISED_LOSS = 2
 
 

@@ -57,7 +57,7 @@ def fault(args, folder, by):
     moment = time.time()
     last = max(step for _, step in steps_of(facts))
     os.kill(victim, by)
-    # Of the step that is under way the other group may have all that it needs.
+    # The other group may already have all that it needs for the step that is under way.
     later = faults.first_within(lambda: next((at for at, step in steps_of(facts) if at > moment and step > last + 1),
                                              None), faults.WITHIN_S)
     left = descendants(process.pid)

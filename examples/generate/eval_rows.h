@@ -25,7 +25,7 @@ class EvalRows {
   virtual ~EvalRows() = default;
   // The next row; nothing behind the last one.
   virtual absl::StatusOr<std::optional<EvalRow>> Next() = 0;
-  // What was left out of the data, for people; "": nothing.
+  // Tells people what was left out of the data; "" if nothing was.
   virtual std::string LeftOut() const { return ""; }
   // The most tokens of a row that are to be predicted.
   int64_t sequence_length() const { return sequence_length_; }
@@ -41,7 +41,7 @@ struct EvalData {
   int64_t sequence_length = 0;
   int64_t positions = 0;                           // The model's: no row is longer.
   int64_t vocabulary = 0;                          // The model's: ids are below it.
-  std::string text_key = "text";                   // Of JSONL.
+  std::string text_key = "text";                   // The key of the text in JSONL.
   std::optional<dtrain::plan::ChatTemplate> chat;  // Lines are instruction data.
 };
 

@@ -11,7 +11,7 @@
 
 struct Evaluated {
   double loss_sum = 0;  // In nats, over all tokens that count.
-  int64_t tokens = 0;   // That count.
+  int64_t tokens = 0;   // The number of those tokens.
   int64_t rows = 0;
 
   double loss() const { return loss_sum / static_cast<double>(tokens); }

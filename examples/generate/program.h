@@ -1,4 +1,4 @@
-// What the programs that read a model without training it have in common. Called by the main
+// The common part of the programs that read a model without training it. Called by the main
 // thread.
 #pragma once
 

@@ -13,7 +13,7 @@
 
 struct PromptOptions {
   std::optional<dtrain::plan::ChatTemplate> chat;  // Prompts are what a user says; none: texts.
-  std::string system;                              // What a chat begins with; "": the template's.
+  std::string system;                              // A chat begins with this; "": the template's.
 };
 
 // The prompts of `path`, or of standard input for "-": one on each line, or, where the name ends in

@@ -23,8 +23,8 @@ struct TextFolder {
 // InvalidArgument with both sizes if the tokenizer is another model's.
 absl::StatusOr<TextFolder> OpenTextFolder(const std::string& path, const std::string& type);
 
-// What generation_config.json says and Generate can do: the repetition penalty, and settings that
-// change even the most likely tokens and that it cannot do, by name.
+// The settings of generation_config.json that Generate can follow: the repetition penalty, and
+// settings that change even the most likely tokens and that it cannot do, by name.
 struct GenerationDefaults {
   double repetition_penalty = 1;
   std::vector<std::string> ignored;

@@ -124,8 +124,8 @@ absl::Status CheckOut(const FinetuneOptions& options) {
   return absl::OkStatus();
 }
 
-// What the token files follow from: the same as a stamp beside them means that they are there. "":
-// the data are no files alone (standard input, a folder), so that a change could not be seen.
+// Describes what the token files are made of; an equal stamp beside them means that they are there.
+// "": the data are no files alone (standard input, a folder), so that a change could not be seen.
 std::string StampOf(const std::vector<std::string>& words, const FinetuneOptions& options) {
   for (const std::string& path : options.data) {
     if (std::error_code unknown; !fs::is_regular_file(path, unknown)) {

@@ -13,7 +13,7 @@
 namespace dtrain::launcher {
 
 struct FinetuneOptions {
-  std::string folder;             // Of the model.
+  std::string folder;             // The model's folder.
   std::vector<std::string> data;  // JSONL files.
   std::string out;
   std::string chat;  // Name of the template; "": by the folder.

@@ -47,7 +47,7 @@ class CoordinatorProcess {
 // The process of this agent's coordinator, which is no stray child of its ranks; -1: there is none.
 pid_t CoordinatorPid();
 
-// What a coordinator's process reads: one line. It has the job's token.
+// The one line that a coordinator's process reads. It has the job's token.
 std::string EncodeCoordinatorOptions(const CoordinatorOptions& options);
 absl::StatusOr<CoordinatorOptions> ParseCoordinatorOptions(absl::string_view text);
 

@@ -1,4 +1,4 @@
-// What the coordinator of an elastic job knows of its agents, and the orders that follow. Pure:
+// The knowledge of an elastic job's coordinator about its agents, and the orders that follow. Pure:
 // messages, losses and the time go in, orders come out. Not thread-safe.
 #pragma once
 

@@ -68,7 +68,7 @@ struct NodeReport {
   int64_t durable_step = -1;  // Node 0's count.
 };
 
-// What counts for restarts. Agents keep it for a coordinator that is started again.
+// The counts that decide about restarts. Agents keep them for a coordinator that is started again.
 struct FailureCounts {
   int64_t durable_step = -1;
   std::string last;  // The cause of the last failure.

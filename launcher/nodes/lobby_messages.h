@@ -1,4 +1,4 @@
-// What the agents of an elastic job and its coordinator say to each other. Values.
+// The messages between the agents of an elastic job and its coordinator. Values.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ std::string LobbyInboxKey(int64_t number);
 std::string LobbyOrderKey(int64_t number);
 inline constexpr char kLobbyTermKey[] = "lobby/term";
 
-// What an agent keeps of a coordinator for the next one.
+// An agent's memory of a coordinator, which it tells the next one.
 struct LobbyMemory {
   int64_t term = 0;  // 0: it has had none.
   std::optional<AttemptMemory> attempt = {};

@@ -50,8 +50,8 @@ class Peers {
   // Replaces what this node tells the one above it in the tree of nodes of its ranks, which is sent
   // about once a second. Never blocks.
   virtual void Share(std::string /*summary*/) {}
-  // What the nodes below this one have shared since the last call, with their numbers. Never
-  // blocks.
+  // Gives the texts that the nodes below this one have shared since the last call, with their
+  // numbers. Never blocks.
   virtual std::vector<std::pair<int, std::string>> TakeShared() { return {}; }
 };
 

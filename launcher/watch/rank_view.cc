@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kLongCall = 200;
 constexpr size_t kShortCall = 40;
 
-// What many ranks have in common is written once and referred to by its place.
+// A text that many ranks share is written once and referred to by its place.
 class CommonValues {
  public:
   size_t PlaceOf(Json value) {

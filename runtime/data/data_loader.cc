@@ -51,7 +51,7 @@ std::string DescribeShape(const at::Tensor& tensor) {
                           : "undefined";
 }
 
-// What must be the same on all ranks, as people read it.
+// Describes, for people, what must be the same on all ranks.
 std::string DescribeDataset(const DataLoaderOptions& options, int64_t size, uint64_t seed) {
   return absl::StrFormat(
       "\"%s\" of %d samples (%s, drop_last %s)", options.name, size,

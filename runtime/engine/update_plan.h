@@ -43,7 +43,7 @@ class UpdatePlan {
   // The pieces that this step updates.
   const BucketPieces& pieces() const { return skips() ? used_pieces_ : pieces_; }
   size_t buckets() const { return pieces_.size(); }
-  // What holds for the engine as a whole.
+  // These hold for the engine as a whole.
   const SettledSettings& engine() const { return engine_; }
   // Its learning rate for the update that comes next, before groups.
   double learning_rate() const;

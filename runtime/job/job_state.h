@@ -60,8 +60,8 @@ struct Job::State {
   std::vector<EngineFacts> engines;  // In the order of Create.
   bool groups_checked = false;
   StepsOfEngines steps;
-  std::atomic<int> stop_signal{0};          // Agreed by all ranks.
-  std::string stop_reason;                  // What this rank's program gave Job::Stop; "": nothing.
+  std::atomic<int> stop_signal{0};  // Agreed by all ranks.
+  std::string stop_reason;          // The text that this rank's program gave Job::Stop, or "".
   std::atomic<bool> cpu_time_ended{false};  // The signal was some rank's SIGXCPU.
   // Names what that signal has cut short, "an evaluation" or "a step"; null: nothing.
   std::atomic<const char*> ended_by_stop{nullptr};

@@ -24,7 +24,7 @@ NAMED_WITHIN_STEPS = 30
 HEALTHY_STEPS = 150  # Between trials, which would be taken for the noise of the job if they were most of it.
 FIRST_STEPS = 300
 STANDS_S = 0.004  # At least; a sleep takes as long as the machine lets it.
-RUNS_FOR_EACH = 5  # Of six parts of its time the rank has five: it is 20 % slower.
+RUNS_FOR_EACH = 5  # The rank has five of six parts of its time, so it is 20 % slower.
 
 
 class Slowed(threading.Thread):

@@ -14,7 +14,7 @@ LINES_OVER_PEER_MAX = 1.3
 LINES_BESIDE_MODEL_MAX = 40
 # Gradients are means over a batch of 32, of sums over at most 144 products in each of three layers.
 TOLERANCE = fp32_tolerance(32 * 3 * 144)
-# What makes each net of a program, by the folder of its weights.
+# The makers of a program's nets, by the folders of their weights.
 NETS = {"cnn": {"": lambda nets: nets.Net()},
         "gan": {"generator": lambda nets: nets.Mlp(4, 2), "discriminator": lambda nets: nets.Mlp(2, 1)},
         "transformer": {"": lambda nets: nets.Decoder()}}

@@ -102,7 +102,7 @@ class Generate(EndToEnd):
         words = ["generate", folder, "--template", "chatml", "--system", "Be brief.", "--max-tokens", "5"]
         [row] = self.objects(*words, "Why?")
         self.assertEqual(row["prompt_tokens"], expected)
-        # What a user says never ends the turn.
+        # A user's text never ends the turn.
         [row] = self.objects(*words, "<|im_end|>?")
         self.assertEqual(row["prompt_tokens"].count(SPECIAL.index("<|im_end|>") + 256), 2)
         # The streamed text is the text. (Python reads a carriage return as the end of a line.)

@@ -75,7 +75,8 @@ class CheckpointTiers {
   HostsStorage::Options StorageOptions(const Hosts& hosts);
   void ReportLackingReplica(const checkpoint::StepId& id, const std::string& why);
   void ReportJournalAlone(const std::string& file, const std::string& why);
-  // What the memory of this host has for the snapshots that it keeps, of a checkpoint of `bytes`.
+  // The room that this host's memory has for the snapshots that it keeps, of a checkpoint of
+  // `bytes`.
   ReplicaRoom RoomForKept(uint64_t bytes);
   absl::Status FinishOnRank0();
   Deadline CallDeadline() const;

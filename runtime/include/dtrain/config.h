@@ -228,8 +228,8 @@ class Config {
   double gradient_predivision() const;
   const PrecisionConfig& precision() const;
   bool stochastic_rounding() const;  // States in bf16 are rounded at random.
-  // What `engines` gives the engine of this name (EngineOptions::name); nothing where it is not
-  // there.
+  // The settings that `engines` gives the engine of this name (EngineOptions::name); nothing where
+  // it is not there.
   EngineSettings engine_settings(absl::string_view name) const;
   // The names in `engines`.
   std::vector<std::string> engine_names() const;

@@ -50,7 +50,7 @@ struct EngineSettings {
   std::vector<ParamGroupConfig> groups = {};
 };
 
-// What `first` gives, else what `second` gives; the groups of both, those of `first` before.
+// Each setting of `first`, or else that of `second`; the groups of both, those of `first` before.
 EngineSettings Merged(const EngineSettings& first, const EngineSettings& second);
 
 struct OptimizerConfig {

@@ -20,17 +20,19 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/numeric/prng.h"
 #include "gtest/gtest.h"
 #include "launcher/nodes/coordinator_state.h"
 #include "launcher/nodes/lobby_inbox.h"
+#include "tests/launcher/nodes/simulation.h"
 
 namespace dtrain::launcher::coordinator_simulation_test {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kSecond = 1000 * kMillisecond;
-constexpr int64_t kTick = 100 * kMillisecond;
+using simulation::Chance;
+using simulation::kMillisecond;
+using simulation::kSecond;
+using simulation::kTick;
+
 constexpr int64_t kFaultTime = 40 * kSecond;
 constexpr int64_t kQuietTime = 50 * kSecond;
 constexpr int64_t kPatience = 30 * kSecond;
@@ -49,7 +51,7 @@ enum class Faults { kAll, kCoordinatorsOnly };
 class Simulation {
  public:
   Simulation(uint64_t seed, Faults faults, bool is_told)
-      : random_(seed), faults_(faults), is_told_(is_told), options_(MakeOptions()) {
+      : chance_(seed), faults_(faults), is_told_(is_told), options_(MakeOptions()) {
     nodes_.resize(static_cast<size_t>(options_.nodes_max + Below(3)));
     StartCoordinator(/*is_successor=*/false);
     for (size_t number = 0; number < nodes_.size(); ++number) {
@@ -78,8 +80,8 @@ class Simulation {
   struct Agent {
     std::string name;
     std::unique_ptr<LobbyInbox> inbox;
-    int64_t term = 0;       // Of the coordinator that it follows; 0: it has not joined one.
-    size_t next_order = 0;  // Of that coordinator's.
+    int64_t term = 0;       // The coordinator that it follows; 0: it has not joined one.
+    size_t next_order = 0;  // The next one of that coordinator's.
     int64_t lost_at = 0;    // When it lost its coordinator; 0: it has one.
     bool is_cut = false;    // Nothing goes from or to it.
     int running = -1;       // The attempt of its ranks.
@@ -92,8 +94,8 @@ class Simulation {
     std::string text;
   };
 
-  int Below(int bound) { return static_cast<int>(random_.Below(static_cast<uint64_t>(bound))); }
-  bool Rarely(int one_in) { return Below(one_in) == 0; }
+  int Below(int bound) { return chance_.Below(bound); }
+  bool Rarely(int one_in) { return chance_.Rarely(one_in); }
   bool has_nodes_faults() const { return faults_ == Faults::kAll; }
   void Tell(const std::string& text) const {
     if (is_told_) {
@@ -102,16 +104,7 @@ class Simulation {
   }
 
   ElasticOptions MakeOptions() {
-    ElasticOptions options;
-    options.nodes_max = 2 + (Rarely(40) ? Below(61) : Below(7));
-    options.nodes_min = 1 + Below(options.nodes_max - 1);
-    options.restarts_max = 1'000'000;
-    options.join_timeout = absl::Hours(1);
-    options.last_call = absl::Seconds(1 + Below(5));
-    options.stop_grace = absl::Seconds(5);
-    options.exit_barrier = absl::Seconds(5);
-    options.reports = absl::Seconds(3);
-    return options;
+    return simulation::JobOf(chance_, 2 + (Rarely(40) ? Below(61) : Below(7)));
   }
 
   void StartCoordinator(bool is_successor) {
@@ -326,7 +319,7 @@ class Simulation {
     EXPECT_EQ(training, fit) << "of " << nodes_.size() << " nodes in attempt " << newest_;
   }
 
-  SplitMix64 random_;
+  Chance chance_;
   const Faults faults_;
   const bool is_told_;
   const ElasticOptions options_;

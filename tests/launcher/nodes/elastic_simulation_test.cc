@@ -6,23 +6,25 @@
 #include <queue>
 #include <vector>
 
-#include "base/numeric/prng.h"
 #include "gtest/gtest.h"
 #include "launcher/nodes/elastic_job.h"
+#include "tests/launcher/nodes/simulation.h"
 
 namespace dtrain::launcher::elastic_simulation_test {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kSecond = 1000 * kMillisecond;
-constexpr int64_t kTick = 100 * kMillisecond;
+using simulation::Chance;
+using simulation::kMillisecond;
+using simulation::kSecond;
+using simulation::kTick;
+
 constexpr int64_t kFaultTime = 60 * kSecond;
 constexpr int64_t kQuietTime = 60 * kSecond;
 constexpr int kSeeds = 2000;
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed), options_(MakeOptions()), job_(options_, 0) {
+  explicit Simulation(uint64_t seed) : chance_(seed), options_(MakeOptions()), job_(options_, 0) {
     const int count = options_.nodes_max + Below(3);
     for (int number = 0; number < count; ++number) {
       nodes_.push_back({.ranks = ranks_});
@@ -60,24 +62,16 @@ class Simulation {
     bool operator<(const Event& other) const { return at > other.at; }  // The earliest is on top.
   };
 
-  int Below(int bound) { return static_cast<int>(random_.Below(static_cast<uint64_t>(bound))); }
-  bool Rarely(int one_in) { return Below(one_in) == 0; }
+  int Below(int bound) { return chance_.Below(bound); }
+  bool Rarely(int one_in) { return chance_.Rarely(one_in); }
 
   ElasticOptions MakeOptions() {
     ranks_ = 1 + Below(2);
-    ElasticOptions options;
-    options.nodes_max = 2 + Below(6);
-    options.nodes_min = 1 + Below(options.nodes_max - 1);
+    ElasticOptions options = simulation::JobOf(chance_, 2 + Below(6));
     // The smallest allowed world divides it, and often larger ones do not.
     options.batch = Rarely(4)
                         ? BatchSizes{}
                         : BatchSizes{int64_t{2} * ranks_ * options.nodes_min * (1 + Below(6)), 2};
-    options.restarts_max = 1'000'000;
-    options.join_timeout = absl::Hours(1);
-    options.last_call = absl::Seconds(1 + Below(5));
-    options.stop_grace = absl::Seconds(5);
-    options.exit_barrier = absl::Seconds(5);
-    options.reports = absl::Seconds(3);
     return options;
   }
 
@@ -236,7 +230,7 @@ class Simulation {
               static_cast<ptrdiff_t>(expected));
   }
 
-  SplitMix64 random_;
+  Chance chance_;
   int ranks_ = 1;
   const ElasticOptions options_;
   ElasticJob job_;

@@ -20,7 +20,7 @@ constexpr int kPieceSteps = 100;
 constexpr size_t kStepsBetweenHosts = 13;
 constexpr double kMicrosecond = 1e-6;
 
-// Of each step and rank: data, forward, backward, update.
+// The phases of each step and rank: data, forward, backward, update.
 using Recording = std::vector<std::vector<std::vector<double>>>;
 
 Recording ReadRecording() {
@@ -128,7 +128,7 @@ TEST(RecordedStragglers, ARankThatIsATwentyPercentSlowerIsNamedWithinThirtySteps
 
 TEST(RecordedStragglers, NobodyIsNamedInAHealthyHour) {
   const Recording recording = ReadRecording();
-  double seconds = 0;  // Of a usual step.
+  double seconds = 0;  // A usual step's time.
   for (const auto& step : recording) {
     seconds += std::max(Sum(step[0]), Sum(step[1])) * kMicrosecond;
   }

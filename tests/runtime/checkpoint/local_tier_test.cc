@@ -396,7 +396,7 @@ TEST_P(LostJournalTest, TheRunGoesOnBehindTheLastStepWithTheSameBits) {
   std::filesystem::remove_all(HostFolder(folder.path(), lost));
   EXPECT_THAT(Train(folder.path(), cut), Each(absl::OkStatus()));
   EXPECT_EQ(Resumed(folder.path()), 7);
-  // What the run stands on lies on the new host's disk again.
+  // The checkpoint from which the run went on lies on the new host's disk again.
   std::string lost_rank;
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     lost_rank = hosts[rank] == lost ? absl::StrCat(rank) : lost_rank;

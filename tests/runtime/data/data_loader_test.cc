@@ -227,7 +227,7 @@ TEST(DataLoaderTest, APassMayBeReadByTheProgramItself) {
   EXPECT_EQ(loader->epoch(), 0);
 }
 
-// What a step says that reads this dataset.
+// The message of a step that reads this dataset.
 std::string SaidOf(const Broken& dataset, const DataLoaderOptions& options = {.name = "photos"}) {
   at::set_num_threads(1);
   const testing::TempFolder folder;
@@ -280,7 +280,7 @@ TEST(DataLoaderTest, SamplesOfDifferentShapesNeedAFunctionOfTheProgramsOwn) {
   EXPECT_TRUE(at::equal((*batch)[0], at::ones({6, 6}).tril()));
 }
 
-// What Open says on each rank; rank r's dataset has sizes[r] samples.
+// Gives Open's message on each rank; rank r's dataset has sizes[r] samples.
 std::vector<std::string> SaidOnOpening(const std::vector<int64_t>& sizes,
                                        const DataLoaderOptions& options) {
   std::vector<std::string> said;

@@ -19,6 +19,7 @@
 #include "dtrain/engine.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "tests/runtime/testing/rank_numbers.h"
+#include "tests/runtime/testing/sine_rows.h"
 #include "torch/nn/module.h"
 #include "torch/nn/utils/clip_grad.h"
 #include "torch/optim/adamw.h"
@@ -48,22 +49,7 @@ struct Net : torch::nn::Module {
   at::Tensor weight, bias;
 };
 
-at::Tensor Rows(int64_t step, int64_t first, int64_t rows) {
-  return at::sin(at::arange(first * 4, (first + rows) * 4, at::kFloat) * 1.7 + step).view({-1, 4});
-}
-
-// A rank's part of the same rows, in as many micro-batches as the engine takes.
-struct Source {
-  int rank = 0;
-  int size = 1;
-  int accumulation = 1;
-  int64_t call = 0;
-  absl::StatusOr<at::Tensor> Next() {
-    const int64_t rows = kRows / size / accumulation;
-    const int64_t place = rank * accumulation + call % accumulation;
-    return Rows(call++ / accumulation, place * rows, rows);
-  }
-};
+using Source = testing::SineRowsSource<kRows>;
 
 void Append(const Net& net, std::vector<double>& numbers) {
   for (const at::Tensor& parameter : net.parameters()) {
@@ -87,7 +73,7 @@ void TrainPlainly(
   for (int step = 0; step < kSteps; ++step) {
     before(step);
     optimizer.zero_grad();
-    (net.Loss(Rows(step, 0, kRows)) / kRows).backward();
+    (net.Loss(testing::SineRows(step, 0, kRows)) / kRows).backward();
     if (clipping > 0) {
       torch::nn::utils::clip_grad_norm_(net.parameters(), clipping);
     }
@@ -205,7 +191,7 @@ TEST(EngineSettingsTest, EachOfTwoEnginesTrainsByItsOwn) {
   }
 }
 
-// What an engine's creation or its first step says.
+// The message of an engine's creation or of its first step.
 std::string SaidOf(const EngineOptions& options, const std::vector<std::string>& more = {}) {
   at::set_num_threads(1);
   const testing::TempFolder folder;

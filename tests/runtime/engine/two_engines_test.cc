@@ -18,6 +18,7 @@
 #include "dtrain/engine.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "tests/runtime/testing/rank_numbers.h"
+#include "tests/runtime/testing/sine_rows.h"
 #include "torch/nn/module.h"
 
 namespace dtrain::two_engines_test {
@@ -47,11 +48,6 @@ struct Discriminator : torch::nn::Module {
   at::Tensor Score(const at::Tensor& x) const { return at::tanh(x.matmul(weight)).matmul(out); }
   at::Tensor weight, out;
 };
-
-// Rows [first, first + rows) of a step's batch.
-at::Tensor Latents(int64_t step, int64_t first, int64_t rows) {
-  return at::sin(at::arange(first * 4, (first + rows) * 4, at::kFloat) * 1.7 + step).view({-1, 4});
-}
 
 struct Pair {
   Generator generator = {};
@@ -90,7 +86,7 @@ std::vector<double> PlainLoop(bool detaches) {
     }
   };
   for (int i = 0; i < kSteps; ++i) {
-    const at::Tensor z = Latents(i, 0, kRows);
+    const at::Tensor z = testing::SineRows(i, 0, kRows);
     step(pair.generator, [&] { return pair.OfGenerator(z); });
     step(pair.discriminator, [&] { return pair.OfDiscriminator(z); });
   }
@@ -107,17 +103,7 @@ struct Way {
   std::vector<std::string> more = {};
 };
 
-struct Source {
-  int rank = 0;
-  int size = 1;
-  int accumulation = 1;
-  int64_t call = 0;
-  absl::StatusOr<at::Tensor> Next() {
-    const int64_t rows = kRows / size / accumulation;
-    const int64_t place = rank * accumulation + call % accumulation;
-    return Latents(call++ / accumulation, place * rows, rows);
-  }
-};
+using Source = testing::SineRowsSource<kRows>;
 
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext* context, const std::string& folder,
                                              const Way& way) {

@@ -231,7 +231,7 @@ class Preparation {
     };
     absl::Status status;
     bool at_end = false;
-    // What stands behind the limit counts nothing, however much of it was read ahead.
+    // Documents behind the limit do not count, however many of them were read ahead.
     for (size_t next = 0; status.ok() && !progress_.at_limit && !(at_end && in_flight.empty());) {
       if (at_end || in_flight.size() == most || bytes >= bytes_most) {
         status = take();
@@ -392,7 +392,7 @@ class Preparation {
   }
 
   static constexpr size_t kChunksEach = 3;             // In work or waiting, for each thread.
-  static constexpr size_t kBytesInFlight = 64U << 20;  // Of text; more with many threads.
+  static constexpr size_t kBytesInFlight = 64U << 20;  // Bytes of text; more with many threads.
 
   const PrepareTextOptions& options_;
   const TextEncoder& encoder_;

@@ -27,13 +27,13 @@ class SentencePieceNormalizer {
  private:
   struct Match {
     size_t length = 0;         // Bytes of the text; 0: no key begins here.
-    absl::string_view result;  // What they become.
+    absl::string_view result;  // The text that they become.
   };
 
   bool ReadMap(absl::string_view charsmap);
   void FindPlainCharacters();
   Match LongestMatch(absl::string_view text) const;
-  // What the first character or key of `text` becomes. REQUIRES: `text` is not empty.
+  // Normalizes the first character or key of `text`. REQUIRES: `text` is not empty.
   Match First(absl::string_view text) const;
 
   bool add_dummy_prefix_ = true;

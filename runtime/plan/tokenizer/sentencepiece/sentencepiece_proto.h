@@ -21,7 +21,7 @@ struct SentencePieceProto {
     float score = 0;
     int type = kNormal;
   };
-  // What a file leaves out has the message's default.
+  // A field that a file leaves out has the message's default.
   std::vector<Piece> pieces;
   int model_type = kUnigramModel;
   bool byte_fallback = false;
