@@ -85,6 +85,9 @@ void AddProgress(const AgentMessage& message, Json& json) {
   }
   if (const HangLimits& limits = message.limits; limits.slow_s > 0) {
     json["limits"] = {limits.fixed_s, limits.patience_s, limits.slow_s};
+    if (limits.data_s > 0) {
+      json["data_limit"] = Json::array({limits.data_s});
+    }
   }
 }
 
@@ -101,7 +104,8 @@ void ReadProgress(const Json& json, AgentMessage& message) {
                      .update_s = update};
   }
   const auto [fixed, patience, slow] = NumbersIn<3>(json, "limits");
-  message.limits = {.fixed_s = fixed, .patience_s = patience, .slow_s = slow};
+  const auto [data] = NumbersIn<1>(json, "data_limit");
+  message.limits = {.fixed_s = fixed, .patience_s = patience, .slow_s = slow, .data_s = data};
 }
 }  // namespace
 
@@ -190,6 +194,13 @@ absl::StatusOr<std::string> AgentChannel::Receive(Deadline deadline) {
     }
   }
   return absl::DeadlineExceededError("the agent sends no order");
+}
+
+std::optional<std::string> AgentChannel::TakeFailure() {
+  std::array<char, kFailureMax> text{};
+  const ssize_t n =
+      fd_.valid() ? recv(fd_.get(), text.data(), text.size(), MSG_DONTWAIT) : ssize_t{-1};
+  return n > 0 ? std::optional(std::string(text.data(), static_cast<size_t>(n))) : std::nullopt;
 }
 
 }  // namespace dtrain

@@ -1,5 +1,6 @@
 // Rank -> agent messages over the node's Unix socket (DTRAIN_AGENT_SOCKET), one datagram each. A
-// process that stays after a failed attempt also gets its orders there (base/next_attempt.h).
+// process that stays after a failed attempt also gets its orders there (base/next_attempt.h), and a
+// rank whose attempt has failed elsewhere is told why.
 //
 // The rank's side never blocks and never fails a step: when the agent is slow or gone, messages are
 // dropped and counted. The agent's side (launcher/) decodes with AgentMessage::Parse.
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,7 @@ struct HangLimits {
   double fixed_s = 0;     // comm.hang_timeout_s: 0 turns detection off, below 0 it is learnt.
   double patience_s = 0;  // The longest pause of the program, the network or a disk.
   double slow_s = 0;      // The longest start, save or evaluation.
+  double data_s = 0;      // comm.hang_data_timeout_s; 0: as in the other phases of a step.
 };
 
 struct AgentMessage {
@@ -98,6 +101,9 @@ class AgentChannel {
   // Blocks until the agent sends a text, at most kOrderMax bytes, or has gone (Unavailable).
   absl::StatusOr<std::string> Receive(Deadline deadline);
   static constexpr size_t kOrderMax = 256 << 10;
+  // Why the attempt of this rank has failed elsewhere, once the agent has said so. Never blocks.
+  std::optional<std::string> TakeFailure();
+  static constexpr size_t kFailureMax = 2 << 10;
   uint64_t dropped() const { return dropped_.load(); }
 
  private:

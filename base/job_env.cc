@@ -311,7 +311,8 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
                               reader.Text("OMPI_MCA_ess_base_jobid"), reader.Text("SLURM_JOB_ID")});
   job.run_dir = reader.Text(env::kRunDir);
   job.agent_socket = reader.Text(env::kAgentSocket);
-  job.reuse = reader.Text(env::kReuse) == "1";
+  job.is_reserve = reader.Text(env::kReuse) == env::kReserveProcess;
+  job.reuse = job.is_reserve || reader.Text(env::kReuse) == "1";
   job.host_address = reader.Text(env::kHost);
   job.node_id = reader.Text(env::kNodeId);
   job.rdma_device = reader.Text(env::kRdmaDevice);

@@ -26,8 +26,10 @@ inline constexpr char kStore[] = "DTRAIN_STORE";           // host:port of the c
 inline constexpr char kTokenFd[] = "DTRAIN_TOKEN_FD";      // Inherited descriptor: 32 bytes.
 inline constexpr char kTokenFile[] = "DTRAIN_TOKEN_FILE";  // 0600 file: 32 bytes or 64 hex digits.
 inline constexpr char kAgentSocket[] = "DTRAIN_AGENT_SOCKET";  // Unix socket of the node's agent.
-// 1: the agent gives a process whose attempt failed another one (base/next_attempt.h).
+// 1: the agent gives a process whose attempt has ended another one (base/next_attempt.h).
+// kReserveProcess: this process is no rank yet, and waits for its first attempt in the same way.
 inline constexpr char kReuse[] = "DTRAIN_REUSE_PROCESS";
+inline constexpr char kReserveProcess[] = "reserve";
 inline constexpr char kHost[] =
     "DTRAIN_HOST_ADDRESS";                           // Address by which other nodes reach this one.
 inline constexpr char kNodeId[] = "DTRAIN_NODE_ID";  // Same for ranks that may share memory.
@@ -61,6 +63,7 @@ struct JobEnv {
   bool store_is_served = false;    // True: a dtrain coordinator listens there already.
   bool torch_agent_store = false;  // torchrun's TCPStore listens on store_host:store_port.
   bool reuse = false;              // The agent reuses processes that stay.
+  bool is_reserve = false;         // It has started this one ahead of its first attempt.
   int token_fd = -1;
   std::string token_file;
   std::string agent_socket;

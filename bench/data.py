@@ -1,8 +1,9 @@
-"""./dev bench data: how fast text becomes tokens, beside Hugging Face's tokenizers.
+"""./dev bench data: how fast text becomes tokens, beside Hugging Face's tokenizers and SentencePiece.
 
 tokens: vocabularies that tokenizers learns of this machine's headers and this project's pages, of the kinds of GPT-2,
-Llama 3, Qwen and Llama 2; the same documents, in as many threads, in turns. Both must give the same number of tokens.
-A ratio is of one round; goals show medians. dtrain's caches are empty when a round begins.
+Llama 3, Qwen, Llama 2, T5 and BERT, and one that sentencepiece learns, as Llama 2's tokenizer.model and, for
+tokenizers, as the tokenizer.json that is made of it; the same documents, in as many threads, in turns. All must give
+the same number of tokens. A ratio is of one round; goals show medians. dtrain's caches are empty when a round begins.
 """
 import argparse
 import glob
@@ -23,6 +24,8 @@ PARTS = {"tokens": ("kind", "threads")}
 DOCUMENT_BYTES = 50000
 LEARNED_LINES = 200000
 VOCABULARY = 32000
+SENTENCEPIECE = "sentencepiece-bpe"
+KINDS = ["gpt2", "llama3", "qwen2", "llama2", SENTENCEPIECE, "t5", "bert"]
 # Times the peer's speed.
 GPT2_GOAL, GOAL = 5, 3
 
@@ -50,28 +53,51 @@ def documents_of(text):
     return [data[at:at + DOCUMENT_BYTES].decode(errors="replace") for at in range(0, len(data), DOCUMENT_BYTES)]
 
 
-def theirs(tokenizer, documents):
-    begin_at = time.perf_counter()
-    tokens = sum(len(one) for one in tokenizer.encode_batch_fast(documents, add_special_tokens=False))
-    return tokens, time.perf_counter() - begin_at
+def by_tokenizers(tokenizer, documents):
+    return sum(len(one) for one in tokenizer.encode_batch_fast(documents, add_special_tokens=False))
 
 
-def measure_kind(args, kind, tokenizer, text, folder):
-    path, file = f"{folder}/{kind}.json", f"{folder}/text"
-    tokenizer.save(path)
+def learn_sentencepiece(args, lines, folder):
+    """The path of a tokenizer.model with Llama 2's settings, and {peer: function of documents}."""
+    import sentencepiece
+    import tokenizer_kinds
+    with open(f"{folder}/lines", "w", encoding="utf-8") as file:
+        file.writelines(lines)
+    sentencepiece.SentencePieceTrainer.train(
+        input=f"{folder}/lines", model_prefix=f"{folder}/tokenizer", model_type="bpe", vocab_size=VOCABULARY,
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True, split_digits=True, hard_vocab_limit=False, num_threads=args.threads,
+        minloglevel=2)
+    model = sentencepiece.SentencePieceProcessor(f"{folder}/tokenizer.model")
+    peer = tokenizer_kinds.of_sentencepiece_model(model)
+    return f"{folder}/tokenizer.model", {
+        "sentencepiece": lambda documents: sum(map(len, model.encode(documents, num_threads=args.threads))),
+        "tokenizers": lambda documents: by_tokenizers(peer, documents)}
+
+
+def learn_tokenizers(make, kind, folder):
+    tokenizer = make()
+    tokenizer.save(f"{folder}/{kind}.json")
+    return f"{folder}/{kind}.json", {"tokenizers": lambda documents: by_tokenizers(tokenizer, documents)}
+
+
+def measure_kind(args, kind, path, peers, text, folder):
+    file = f"{folder}/text"
     with open(file, "w", encoding="utf-8") as out:
         out.write(text)
     documents, rounds = documents_of(text), []
     for i in range(args.rounds):
         seconds, tokens = {}, {}
-        for way in back_and_forth(["dtrain", "tokenizers"], i):
-            if way == "tokenizers":
-                tokens[way], seconds[way] = theirs(tokenizer, documents)
+        for way in back_and_forth(["dtrain", *peers], i):
+            if way in peers:
+                begin_at = time.perf_counter()
+                tokens[way] = peers[way](documents)
+                seconds[way] = time.perf_counter() - begin_at
             else:
                 command = [f"{args.bin}/tokenizer_speed", path, str(args.threads), str(DOCUMENT_BYTES), file]
                 row = json.loads(run(command))
                 tokens[way], seconds[way] = row["tokens"], row["seconds"]
-        if tokens["dtrain"] != tokens["tokenizers"]:
+        if len(set(tokens.values())) != 1:
             raise SystemExit(f"bench: the tokens of {kind} differ in number: {tokens}")
         rounds.append({way: len(text.encode()) / value / 1e6 for way, value in seconds.items()})
         rates = ", ".join(f"{way} {value:.1f} MB/s" for way, value in rounds[-1].items())
@@ -91,16 +117,19 @@ def measure_tokens(args):
         lines = text.splitlines(keepends=True)[:LEARNED_LINES]
         makers = tokenizer_kinds.makers(lines, size=VOCABULARY)
         for kind in args.kinds:
-            rows.append(measure_kind(args, kind, makers[kind](), text, folder))
+            learned = (learn_sentencepiece(args, lines, folder) if kind == SENTENCEPIECE
+                       else learn_tokenizers(makers[kind], kind, folder))
+            rows.append(measure_kind(args, kind, *learned, text, folder))
     return rows
 
 
 def all_goals(results):
     goals = []
     for row in results.get("tokens", []):
-        ratio = statistics.median(r["dtrain"] / r["tokenizers"] for r in row["rounds"])
-        goals.append((f"data.{row['kind']}_vs_tokenizers_{row['threads']}_threads", ratio, ">=",
-                      GPT2_GOAL if row["kind"] == "gpt2" else GOAL))
+        for peer in [way for way in row["rounds"][0] if way != "dtrain"]:
+            ratio = statistics.median(r["dtrain"] / r[peer] for r in row["rounds"])
+            goals.append((f"data.{row['kind']}_vs_{peer}_{row['threads']}_threads", ratio, ">=",
+                          GPT2_GOAL if row["kind"] == "gpt2" else GOAL))
     return goals
 
 
@@ -109,7 +138,7 @@ def parse():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--json", default="")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--kinds", nargs="+", default=["gpt2", "llama3", "qwen2", "llama2"])
+    parser.add_argument("--kinds", nargs="+", default=KINDS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--megabytes", type=float, default=20)

@@ -46,7 +46,9 @@ SETS = (*QUIET, "train_steps=1")
 HELP_RUNS = 20
 # The keys that tell the rows of a part of the results file from each other.
 PARTS = {part: ("name",) for part in ("start", "hosts", "help", "killed", "hang", "node", "simulated", "random")}
-WAYS = ("dtrain", "torchrun", "torchrun-cpu", "torchft")
+# {way: the head of its column}
+WAYS = {"dtrain": "dtrain", "dtrain --no-reuse": "dtrain with `--no-reuse`", "torchrun": "torchrun",
+        "torchrun-cpu": "torchrun without CUDA's libraries", "torchft": "torchft"}
 USUAL = [part for part in PARTS if part != "random"]  # All of them within ten minutes.
 FIRST_FORWARD_S, OF_TORCHRUN, TWO_HOSTS_OF_TORCHRUN, HELP_S = 0.5, 1 / 8, 1 / 4, 0.020
 SEEN_S, NEXT_STEP_S = 0.050, 0.3

@@ -396,8 +396,7 @@ def launch_times(files):
              for row in found.get("simulated", [])]
     rows += [(f"{row['name']}: time in correct steps", percent(row["goodput"], 1), *[""] * (len(launch.WAYS) - 1),
               *goal_cells("random_")) for row in found.get("random", [])]
-    return table(("", "dtrain, ms", "torchrun, ms", "without CUDA's libraries, ms", "torchft, ms", "goals", ""), rows,
-                 "lrrrrll")
+    return table(("ms", *launch.WAYS.values(), "goals", ""), rows, "l" + "r" * len(launch.WAYS) + "ll")
 
 
 TABLES = {"build": build, "train": train, "mfu": mfu, "step": step_speed, "start": step_start,

@@ -1,5 +1,7 @@
 #include "checkpoint/state_source.h"
 
+#include "base/status.h"
+
 namespace dtrain::checkpoint {
 namespace {
 
@@ -14,7 +16,10 @@ std::vector<TensorSpec> Specs(const std::vector<NamedTensor>& tensors) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TensorSpec>> SpanSource::ModelTensors() { return Specs(model); }
+absl::StatusOr<std::vector<TensorSpec>> SpanSource::ModelTensors() {
+  DT_RETURN_IF_ERROR(status);
+  return Specs(model);
+}
 absl::Status SpanSource::GiveModel(size_t index, ByteSink sink) { return sink(model[index].bytes); }
 absl::StatusOr<std::vector<TensorSpec>> SpanSource::StateTensors() { return Specs(state); }
 absl::Status SpanSource::GiveState(size_t index, ByteSink sink) { return sink(state[index].bytes); }

@@ -59,6 +59,7 @@ struct NamedTensor {
 // A source over memory that the caller owns.
 class SpanSource final : public StateSource {
  public:
+  absl::Status status;  // Why there is no snapshot: then all ranks give the save up.
   std::vector<NamedTensor> model;
   std::vector<NamedTensor> state;
   std::vector<std::pair<std::string, std::string>> model_files;

@@ -8,8 +8,8 @@ include(CMakePackageConfigHelpers)
 set(_package_dir lib/cmake/dtrain)
 
 set_target_properties(dtrain_runtime PROPERTIES EXPORT_NAME dtrain)
-install(TARGETS dtrain_runtime dtrain_plan dtrain_kernels dtrain_checkpoint dtrain_nccl dtrain_comm dtrain_net
-                dtrain_base
+install(TARGETS dtrain_runtime dtrain_remote_data dtrain_plan dtrain_kernels dtrain_checkpoint dtrain_nccl dtrain_comm
+                dtrain_net dtrain_base
         EXPORT dtrainTargets ARCHIVE DESTINATION lib)
 install(EXPORT dtrainTargets NAMESPACE dtrain:: DESTINATION ${_package_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/include/dtrain DESTINATION include

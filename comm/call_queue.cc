@@ -61,7 +61,8 @@ class CallQueue::State final : public WorkState {
 CallQueue::CallQueue(CallQueueOptions options, Runner runner)
     : options_(std::move(options)), runner_(std::move(runner)), timeouts_(options_.timeouts) {
   if (options_.poll_peers != nullptr) {
-    watch_ = StartWatch([this](int64_t now_nanos) { Inspect(now_nanos); });
+    watch_ = StartWatch([this](int64_t now_nanos) { Inspect(now_nanos); },
+                        [this](const std::string& reason) { Abandon(reason); });
   }
 }
 
@@ -311,6 +312,13 @@ void CallQueue::Alarm(std::unique_lock<std::mutex>& lock, const absl::Status& re
   DT_LOG(Error) << "watchdog: " << told.message();
   recorder().SetBroken(told);
   lock.lock();
+}
+
+void CallQueue::Abandon(const std::string& reason) {
+  std::unique_lock lock(mutex_);
+  if (broken_.ok()) {
+    Alarm(lock, absl::AbortedError(reason));
+  }
 }
 
 void CallQueue::Inspect(int64_t now_nanos) {

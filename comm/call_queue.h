@@ -87,6 +87,8 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   void StartQueued();  // Wakes the thread for calls that start only when someone asks for them.
   // Called by the watchdog's thread every kWatchPeriod.
   void Inspect(int64_t now_nanos);
+  // Called by it when somebody knows that a peer is lost (AbandonGroups).
+  void Abandon(const std::string& reason);
   QueueSnapshot Snapshot() const;  // REQUIRES: the lock is held.
   // Asks whether a peer gave up, in the place of a call. REQUIRES: the lock is held, nobody runs.
   absl::Status PollPeers(std::unique_lock<std::mutex>& lock);

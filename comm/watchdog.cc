@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,11 +14,16 @@
 namespace dtrain::comm {
 namespace {
 
+struct Watched {
+  std::function<void(int64_t now_nanos)> inspect;
+  std::function<void(const std::string& reason)> abandon;
+};
+
 class Watchdog {
  public:
-  uint64_t Add(std::function<void(int64_t)> inspect) {
+  uint64_t Add(Watched watched) {
     const std::lock_guard lock(mutex_);
-    inspections_.emplace(++last_id_, std::move(inspect));
+    watched_.emplace(++last_id_, std::move(watched));
     if (!thread_.joinable()) {
       stop_ = std::make_shared<bool>(false);
       thread_ = std::thread([this, stop = stop_] { Run(*stop); });
@@ -29,8 +35,8 @@ class Watchdog {
     std::thread thread;
     {
       const std::lock_guard lock(mutex_);
-      inspections_.erase(id);
-      if (inspections_.empty()) {
+      watched_.erase(id);
+      if (watched_.empty()) {
         *stop_ = true;
         thread.swap(thread_);
         wakes_.notify_all();
@@ -41,7 +47,17 @@ class Watchdog {
     }
   }
 
+  void Abandon(const std::string& reason) {
+    const std::lock_guard lock(abandon_mutex_);
+    abandon_ = reason;
+  }
+
  private:
+  std::optional<std::string> TakeAbandon() {
+    const std::lock_guard lock(abandon_mutex_);
+    return std::exchange(abandon_, std::nullopt);
+  }
+
   // `stop` belongs to this thread alone: the next thread may begin before it ends.
   void Run(const bool& stop) {
     PrepareThread("dtrain-watchdog", /*low_priority=*/false);
@@ -49,18 +65,26 @@ class Watchdog {
     std::unique_lock lock(mutex_);
     while (!stop) {
       wakes_.wait_for(lock, period);
-      for (const auto& [id, inspect] : inspections_) {
-        inspect(Clock::Real().MonotonicNanos());
+      for (const auto& [id, watched] : watched_) {
+        watched.inspect(Clock::Real().MonotonicNanos());
+      }
+      const std::optional<std::string> reason = TakeAbandon();
+      for (const auto& [id, watched] : watched_) {
+        if (reason.has_value() && watched.abandon != nullptr) {
+          watched.abandon(*reason);
+        }
       }
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wakes_;
-  std::map<uint64_t, std::function<void(int64_t)>> inspections_;
+  std::map<uint64_t, Watched> watched_;
   uint64_t last_id_ = 0;
   std::shared_ptr<bool> stop_;
   std::thread thread_;
+  std::mutex abandon_mutex_;  // Not the other one, which is held while inspections run.
+  std::optional<std::string> abandon_;
 };
 
 Watchdog& TheWatchdog() {
@@ -79,8 +103,12 @@ class WatchdogWatch final : public Watch {
 
 }  // namespace
 
-std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect) {
-  return std::make_unique<WatchdogWatch>(TheWatchdog().Add(std::move(inspect)));
+std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect,
+                                  std::function<void(const std::string& reason)> abandon) {
+  return std::make_unique<WatchdogWatch>(
+      TheWatchdog().Add({std::move(inspect), std::move(abandon)}));
 }
+
+void AbandonGroups(const std::string& reason) { TheWatchdog().Abandon(reason); }
 
 }  // namespace dtrain::comm

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/time/time.h"
 
@@ -22,7 +23,13 @@ class Watch {
 };
 
 // `inspect` is called every kWatchPeriod, with the time of the monotonic clock. It must be short
-// and must neither start nor end a watch.
-std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect);
+// and must neither start nor end a watch; nor must `abandon`, if there is one (AbandonGroups).
+std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect,
+                                  std::function<void(const std::string& reason)> abandon = nullptr);
+
+// Has the watchdog call `abandon` of what is watched, within kWatchPeriod: every host group of this
+// process gives up, here and on its peers. It is for one who knows of a loss that no connection
+// shows, such as a host that falls silent. May be called from an inspection.
+void AbandonGroups(const std::string& reason);
 
 }  // namespace dtrain::comm

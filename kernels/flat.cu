@@ -42,6 +42,32 @@ struct AccumulateBody {
   }
 };
 
+struct RoundBody {
+  const float* src;
+  float* rounded;
+
+  template <int kLanes>
+  __device__ void Run(int64_t i) const {
+    Lanes<kLanes> x = LoadLanes<kLanes>(src + i);
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) {
+      x.v[lane] = Widen(Narrow<BFloat16>(x.v[lane]));
+    }
+    StoreLanes(rounded + i, x);
+  }
+};
+
+struct RoundAndKeepBody {
+  const float* src;
+  float* rounded;
+  BFloat16* kept;
+
+  template <int kLanes>
+  __device__ void Run(int64_t i) const {
+    StoreLanes(rounded + i, StoreRounded(kept + i, LoadLanes<kLanes>(src + i)));
+  }
+};
+
 template <class To>
 struct FillBody {
   To* dst;
@@ -107,6 +133,15 @@ absl::Status ScaleCuda(int64_t n, ConstFlat src, MutableFlat dst, float scale, C
 
 absl::Status AccumulateCuda(int64_t n, ConstFlat src, MutableFlat dst, CudaStream stream) {
   return Launch<AccumulateBody>("flat accumulate", n, src, dst, 1.0F, stream);
+}
+
+absl::Status RoundToBf16Cuda(int64_t n, const float* src, float* rounded, BFloat16* kept,
+                             CudaStream stream) {
+  const bool aligned = Aligned16(src, rounded, kept);
+  if (kept == nullptr) {
+    return LaunchElementwise("flat round", n, aligned, RoundBody{src, rounded}, stream);
+  }
+  return LaunchElementwise("flat round", n, aligned, RoundAndKeepBody{src, rounded, kept}, stream);
 }
 
 absl::Status FillCuda(int64_t n, float value, MutableFlat dst, CudaStream stream) {

@@ -1,4 +1,4 @@
-// Copies between flat buffers: cast, scale, accumulate, fill, over fp32, bf16 and fp16.
+// Copies between flat buffers: cast, scale, accumulate, round, fill, over fp32, bf16 and fp16.
 //
 // Values pass through fp32 and are rounded once, to nearest even; a NaN stays a (quiet) NaN; fp16
 // overflow gives infinity. Large results that nobody reads at once are written past the caches.
@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "base/numeric/dtype.h"
+#include "base/numeric/float16.h"
 #include "base/threads/parallel_for.h"
 #include "kernels/cuda/cuda_stream.h"
 
@@ -34,6 +35,10 @@ void CopyCpu(int64_t n, ConstFlat src, MutableFlat dst, ParallelFor parallel_for
 void ScaleCpu(int64_t n, ConstFlat src, MutableFlat dst, float scale, ParallelFor parallel_for);
 // dst = dst + src.
 void AccumulateCpu(int64_t n, ConstFlat src, MutableFlat dst, ParallelFor parallel_for);
+// rounded = src as bf16 holds it, and kept, unless it is null, is the same in bf16. `rounded` may
+// be `src`.
+void RoundToBf16Cpu(int64_t n, const float* src, float* rounded, BFloat16* kept,
+                    ParallelFor parallel_for);
 // dst = value.
 void FillCpu(int64_t n, float value, MutableFlat dst, ParallelFor parallel_for);
 
@@ -42,6 +47,8 @@ void FillCpu(int64_t n, float value, MutableFlat dst, ParallelFor parallel_for);
 absl::Status CopyCuda(int64_t n, ConstFlat src, MutableFlat dst, CudaStream stream);
 absl::Status ScaleCuda(int64_t n, ConstFlat src, MutableFlat dst, float scale, CudaStream stream);
 absl::Status AccumulateCuda(int64_t n, ConstFlat src, MutableFlat dst, CudaStream stream);
+absl::Status RoundToBf16Cuda(int64_t n, const float* src, float* rounded, BFloat16* kept,
+                             CudaStream stream);
 absl::Status FillCuda(int64_t n, float value, MutableFlat dst, CudaStream stream);
 
 }  // namespace dtrain::kernels

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -64,6 +66,23 @@ void ScaleCpu(int64_t n, ConstFlat src, MutableFlat dst, float scale, ParallelFo
 void AccumulateCpu(int64_t n, ConstFlat src, MutableFlat dst, ParallelFor parallel_for) {
   const ConvertLoop loop = ActiveTable().accumulate[IndexOf(src.dtype)][IndexOf(dst.dtype)];
   Convert(n, src, dst, 1.0F, loop, Write::kCached, parallel_for);
+}
+
+// Works in chunks that the first cache holds, so that each number is read from memory once.
+void RoundToBf16Cpu(int64_t n, const float* src, float* rounded, BFloat16* kept,
+                    ParallelFor parallel_for) {
+  constexpr int64_t kChunk = 4096;
+  const ConvertLoop narrow = ActiveTable().scale[kFlatF32][kFlatBf16];
+  const ConvertLoop widen = ActiveTable().scale[kFlatBf16][kFlatF32];
+  parallel_for(n, kElementGrain, [&](int64_t begin, int64_t end) {
+    std::array<BFloat16, kChunk> own;
+    for (; begin < end; begin += kChunk) {
+      const int64_t count = std::min(kChunk, end - begin);
+      BFloat16* const to = kept == nullptr ? own.data() : kept + begin;
+      narrow(count, src + begin, to, 1.0F, Write::kCached);
+      widen(count, to, rounded + begin, 1.0F, Write::kCached);
+    }
+  });
 }
 
 void FillCpu(int64_t n, float value, MutableFlat dst, ParallelFor parallel_for) {

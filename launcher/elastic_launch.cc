@@ -1,5 +1,6 @@
 #include "launcher/elastic_launch.h"
 
+#include <algorithm>
 #include <csignal>
 #include <memory>
 #include <mutex>
@@ -345,7 +346,10 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ran
 
 absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(int attempt, int ranks) {
   Meeting meeting;
-  DT_ASSIGN_OR_RETURN(meeting.log_number, session_.ReadyRunDirectory(attempt == 0, ranks));
+  DT_ASSIGN_OR_RETURN(const int next_log, session_.ReadyRunDirectory(attempt == 0, ranks));
+  // A node 0 that follows another may not see the logs of the attempts before it. Those of the
+  // other nodes are at least as many.
+  meeting.log_number = std::max(next_log, attempt);
   DT_ASSIGN_OR_RETURN(attempt_store_, comm::StoreServer::Create(endpoint_.host, 0, session_.key(),
                                                                 static_cast<uint64_t>(attempt)));
   meeting.store = {endpoint_.host, attempt_store_->port()};

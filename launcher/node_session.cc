@@ -135,6 +135,9 @@ absl::Status NodeSession::Prepare() {
   DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
   if (options_.reuse && (options_.restarts_max > 0 || options_.nodes_min < options_.nodes)) {
     survivors_.emplace(*guard_);
+  } else if (options_.reserve) {
+    return absl::InvalidArgumentError(
+        "--reserve needs --max-restarts or --nnodes MIN:MAX: without them no rank is replaced");
   }
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
   return absl::OkStatus();
@@ -252,6 +255,7 @@ absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_nu
   attempt.log_dir = AttemptFolder(log_dir_, log_number);
   attempt.host = HostName();
   attempt.token_fd = token_.get();
+  attempt.reserve = options_.reserve;
   DT_RETURN_IF_ERROR(MakeDirectories(attempt.log_dir));
   Announce(attempt);
   Register(attempt.shape.run_id);

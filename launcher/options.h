@@ -47,7 +47,8 @@ struct LaunchOptions {
   bool bind_cores = true;
   std::string network_profile;  // "": no variables are set for the network.
   bool tensorboard = true;
-  bool reuse = true;  // Processes of ranks that lost another one get the next attempt.
+  bool reuse = true;     // Processes of ranks that lost another one get the next attempt.
+  bool reserve = false;  // Each node keeps a process ready for the place of a lost rank.
   bool quiet = false;
   absl::Duration stop_grace = absl::Minutes(5);
   absl::Duration exit_barrier = absl::Minutes(5);

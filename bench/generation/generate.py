@@ -1,8 +1,8 @@
 """./dev bench generate: tokens a second of `dtrain generate` beside transformers, on the CPU in fp32.
 
 speed: models of published shapes with random weights; the same prompt and number of tokens, the most likely token each
-time, in turns. A ratio is of one round; goals show medians. Loading is not counted. prompt: tokens of the prompt until
-the first token is there; written: all others, from a cache.
+time, in turns. A ratio is of one round; goals show medians. Loading is not counted, and each has written a text before.
+prompt: tokens of the prompt until the first token is there; written: all others, from a cache.
 """
 import argparse
 import json
@@ -58,8 +58,9 @@ def theirs(model, prompt, tokens):
 
 
 def ours(args, folder, prompt):
-    command = [f"{args.bin}/dtrain-generate", folder, prompt, "--max-tokens", str(args.tokens), "--json", "--threads",
-               str(args.threads)]
+    """Of the second of two texts: theirs come from a process that has computed before."""
+    command = [f"{args.bin}/dtrain-generate", folder, prompt, prompt, "--max-tokens", str(args.tokens), "--json",
+               "--threads", str(args.threads)]
     row = json.loads(run(command).splitlines()[-1])
     return row["tokens"], row["prompt_s"], row["others_s"]
 

@@ -40,6 +40,12 @@ SavePlan NoPlan(SaveOutcome outcome, absl::Status status) {
   return plan;
 }
 
+absl::StatusOr<PendingFile> SmallFile(Storage& storage, const std::string& path,
+                                      absl::string_view text) {
+  DT_ASSIGN_OR_RETURN(WrittenFile written, WriteSmallFile(storage, path, text, Access::kEveryone));
+  return PendingFile{std::move(written), nullptr};
+}
+
 absl::Status OfRank(size_t rank, const absl::Status& status) {
   return Annotate(status, absl::StrCat("rank ", rank));
 }
@@ -178,12 +184,11 @@ SavePlan SaveAttempt::MakePlan(const absl::StatusOr<std::vector<std::string>>& p
     return NoPlan(SaveOutcome::kAlreadyCommitted, absl::OkStatus());
   }
   make_room_();
-  for (const char* folder : {kModelFolder, kStateFolder}) {
-    if (absl::Status status = storage_.MakeDirectory(absl::StrCat(folder_, "/", folder));
-        !status.ok()) {
-      RemoveOwnFiles();
-      return NoPlan(SaveOutcome::kAbandoned, status);
-    }
+  const std::vector<std::string> folders = {absl::StrCat(folder_, "/", kModelFolder),
+                                            absl::StrCat(folder_, "/", kStateFolder)};
+  if (absl::Status status = storage_.MakeDirectories(folders); !status.ok()) {
+    RemoveOwnFiles();
+    return NoPlan(SaveOutcome::kAbandoned, status);
   }
   plan.go = true;
   return plan;
@@ -200,9 +205,11 @@ RankReport SaveAttempt::WriteAll(const SavePlan& plan) {
     }
     DT_RETURN_IF_ERROR(WriteModel(plan, report));
     DT_RETURN_IF_ERROR(WriteState(report));
+    DT_RETURN_IF_ERROR(Seal(/*left=*/0, report));
     DT_RETURN_IF_ERROR(storage_.SyncDirectory(absl::StrCat(folder_, "/", kModelFolder)));
     return storage_.SyncDirectory(absl::StrCat(folder_, "/", kStateFolder));
   }();
+  pending_.clear();
   if (!report.status.ok()) {
     report.files.clear();
     report.rank_state = Json::object();
@@ -221,7 +228,7 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
     const auto bytes = [&](size_t i, ByteSink sink) { return source_.GiveModel(shard[i], sink); };
     DT_RETURN_IF_ERROR(Add(absl::StrCat(kModelFolder, "/", ShardName(number++, plan.shard_count)),
                            report, [&](const std::string& path) {
-                             return WriteSafetensors(storage_, path, specs, bytes,
+                             return StartSafetensors(storage_, path, specs, bytes,
                                                      Access::kEveryone);
                            }));
   }
@@ -235,10 +242,9 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
                                                      "\" must match [A-Za-z0-9_][A-Za-z0-9_.-]*, ",
                                                      "at most 128 characters"));
     }
-    DT_RETURN_IF_ERROR(Add(absl::StrCat(kModelFolder, "/", name), report,
-                           [&, &text = content](const std::string& path) {
-                             return WriteSmallFile(storage_, path, text, Access::kEveryone);
-                           }));
+    DT_RETURN_IF_ERROR(Add(
+        absl::StrCat(kModelFolder, "/", name), report,
+        [&, &text = content](const std::string& path) { return SmallFile(storage_, path, text); }));
   }
   return absl::OkStatus();
 }
@@ -248,28 +254,44 @@ absl::Status SaveAttempt::WriteState(RankReport& report) {
   return Add(
       StatePath(exchange_.rank(), exchange_.world_size()), report, [&](const std::string& path) {
         const auto bytes = [&](size_t i, ByteSink sink) { return source_.GiveState(i, sink); };
-        return WriteSafetensors(storage_, path, specs, bytes, Access::kOwner);
+        return StartSafetensors(storage_, path, specs, bytes, Access::kOwner);
       });
 }
 
 absl::Status SaveAttempt::Add(
     const std::string& name, RankReport& report,
-    absl::FunctionRef<absl::StatusOr<WrittenFile>(const std::string& path)> write) {
+    absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write) {
+  DT_RETURN_IF_ERROR(Seal(/*left=*/1, report));  // Each takes memory for its blocks.
   const std::string path = absl::StrCat(folder_, "/", name);
   own_files_.push_back(path);
-  absl::StatusOr<WrittenFile> written = write(path);
-  if (absl::IsAlreadyExists(written.status())) {
+  absl::StatusOr<PendingFile> started = write(path);
+  if (absl::IsAlreadyExists(started.status())) {
     // Left by this rank if an earlier save of this step was given up and could not be cleaned.
     DT_RETURN_IF_ERROR(storage_.RemoveFile(path));
-    written = write(path);
+    started = write(path);
   }
-  DT_RETURN_IF_ERROR(written.status());
-  if (options_.verify_after_write) {
-    DT_RETURN_IF_ERROR(
-        VerifyFile(storage_, path, written->checksum, Verify::kHashes, /*from_medium=*/true));
+  DT_RETURN_IF_ERROR(started.status());
+  pending_.push_back(*std::move(started));
+  return absl::OkStatus();
+}
+
+absl::Status SaveAttempt::Seal(size_t left, RankReport& report) {
+  const auto is_at_work = [](const PendingFile& pending) { return pending.file != nullptr; };
+  size_t done = 0;
+  auto at_work = static_cast<size_t>(std::count_if(pending_.begin(), pending_.end(), is_at_work));
+  while (done < pending_.size() && (at_work > left || !is_at_work(pending_[done]))) {
+    PendingFile& pending = pending_[done++];
+    at_work -= is_at_work(pending) ? 1 : 0;
+    const std::string path = pending.written.path;
+    DT_RETURN_IF_ERROR(FinishFile(storage_, pending));
+    if (options_.verify_after_write) {
+      DT_RETURN_IF_ERROR(VerifyFile(storage_, path, pending.written.checksum, Verify::kHashes,
+                                    /*from_medium=*/true));
+    }
+    pending.written.path = path.substr(folder_.size() + 1);
+    report.files.push_back(std::move(pending.written));
   }
-  written->path = name;
-  report.files.push_back(*std::move(written));
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
   return absl::OkStatus();
 }
 
@@ -354,10 +376,9 @@ absl::Status SaveAttempt::AddIndex(Manifest& manifest) {
       absl::StrCat("{\n  \"metadata\": {\"total_parameters\": ", parameters,
                    ", \"total_size\": ", bytes, "},\n  \"weight_map\": ", map, "\n  }\n}\n");
   RankReport report;
-  DT_RETURN_IF_ERROR(
-      Add("model/model.safetensors.index.json", report, [&](const std::string& path) {
-        return WriteSmallFile(storage_, path, text, Access::kEveryone);
-      }));
+  DT_RETURN_IF_ERROR(Add("model/model.safetensors.index.json", report,
+                         [&](const std::string& path) { return SmallFile(storage_, path, text); }));
+  DT_RETURN_IF_ERROR(Seal(/*left=*/0, report));
   manifest.files.push_back({report.files[0].path, report.files[0].checksum});
   return storage_.SyncDirectory(absl::StrCat(folder_, "/", kModelFolder));
 }

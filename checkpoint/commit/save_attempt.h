@@ -43,9 +43,11 @@ class SaveAttempt {
   RankReport WriteAll(const SavePlan& plan);
   absl::Status WriteModel(const SavePlan& plan, RankReport& report);
   absl::Status WriteState(RankReport& report);
-  // Creates a file of this rank anew, and seals and records it.
+  // Creates a file of this rank anew. It is sealed and recorded later, while the next is written.
   absl::Status Add(const std::string& name, RankReport& report,
-                   absl::FunctionRef<absl::StatusOr<WrittenFile>(const std::string& path)> write);
+                   absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write);
+  // Seals and records files in their order, until at most `left` are at work.
+  absl::Status Seal(size_t left, RankReport& report);
   SaveVerdict Decide(const SavePlan& plan, const absl::StatusOr<std::vector<std::string>>& reports);
   absl::StatusOr<Manifest> MakeManifest(const SavePlan& plan,
                                         const std::vector<std::string>& reports);
@@ -66,6 +68,7 @@ class SaveAttempt {
   std::vector<TensorSpec> model_;
   std::vector<std::vector<size_t>> shards_;
   std::vector<std::string> own_files_;
+  std::vector<PendingFile> pending_;  // Not recorded yet, in the order of Add.
 };
 
 }  // namespace dtrain::checkpoint

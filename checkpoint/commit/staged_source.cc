@@ -16,6 +16,7 @@ std::byte* StagingPool::Take() {
     std::unique_ptr<std::byte[]> block;
     if (blocks_.size() < blocks_max_) {  // Without memory it is as if the pool were smaller.
       block.reset(new (std::nothrow) std::byte[kSegmentBytes]);
+      lacks_memory_ = block == nullptr;
     }
     if (block == nullptr) {
       return nullptr;
@@ -73,6 +74,16 @@ void StagedSource::CopyAhead() {
   std::unique_lock lock(mutex_);
   while (CopyOne(lock)) {
   }
+}
+
+bool StagedSource::HoldsUpdate() {
+  const std::lock_guard lock(mutex_);
+  return live_ > 0 || writes_live_;
+}
+
+bool StagedSource::MayWait() {
+  const std::lock_guard lock(mutex_);
+  return live_ > 0 && pool_.is_short_for(stream_bytes_);
 }
 
 void StagedSource::LetUpdate() {

@@ -38,6 +38,8 @@ class StagingPool {
   std::byte* Take();
   void Return(std::byte* block) { free_.push_back(block); }
   uint64_t bytes_max() const { return blocks_max_ * kSegmentBytes; }
+  // Whether so many bytes are more than the blocks hold, as far as that is known.
+  bool is_short_for(uint64_t bytes) const { return lacks_memory_ || bytes_max() < bytes; }
   // Bytes of the blocks that were ever in use at once.
   uint64_t bytes() const { return blocks_.size() * kSegmentBytes; }
 
@@ -45,6 +47,7 @@ class StagingPool {
   const size_t blocks_max_;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
   std::vector<std::byte*> free_;
+  bool lacks_memory_ = false;  // A block could not be made.
 };
 
 // The bytes of a snapshot that stay until the next update: what a StagedSource of it may stage.
@@ -62,6 +65,11 @@ class StagedSource final : public StateSource {
 
   // Copies as far as the pool has room. For the thread that writes, before it reads.
   void CopyAhead();
+  // Whether LetUpdate has anything to do. Thread-safe.
+  bool HoldsUpdate();
+  // Whether LetUpdate may have to wait for the storage, because the pool is too small to copy all
+  // that is live. Thread-safe.
+  bool MayWait();
   // Returns when nothing is live any more. For the thread that trains, before it updates.
   void LetUpdate();
   // From here on the rate no longer holds. Thread-safe; for whoever waits until all is written.

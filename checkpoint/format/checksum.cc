@@ -29,10 +29,10 @@ FileChecksummer& FileChecksummer::operator=(FileChecksummer&&) noexcept = defaul
 FileChecksummer::~FileChecksummer() = default;
 
 void FileChecksummer::Add(absl::Span<const std::byte> data) {
-  XXH3_128bits_update(&hash_->state, data.data(), data.size());
   while (!data.empty()) {
     const uint64_t room = kBlockBytes - result_.bytes % kBlockBytes;
-    const size_t n = std::min<size_t>(room, data.size());
+    const size_t n = std::min({static_cast<size_t>(room), kSliceBytes, data.size()});
+    XXH3_128bits_update(&hash_->state, data.data(), n);
     block_crc_ = Crc32c(data.data(), n, block_crc_);
     result_.bytes += n;
     if (n == room) {

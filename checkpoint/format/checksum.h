@@ -16,6 +16,8 @@
 namespace dtrain::checkpoint {
 
 inline constexpr uint64_t kBlockBytes = 4 << 20;
+// Bytes that several passes take one after the other while a core's cache holds them.
+inline constexpr size_t kSliceBytes = 128 << 10;
 
 struct FileChecksum {
   uint64_t bytes = 0;
@@ -32,6 +34,8 @@ class FileChecksummer {
   FileChecksummer& operator=(FileChecksummer&&) noexcept;
   ~FileChecksummer();
   void Add(absl::Span<const std::byte> data);
+  // CRC-32C of the blocks that are whole, in order.
+  const std::vector<uint32_t>& blocks() const { return result_.crc32c; }
   FileChecksum Finish();
 
  private:

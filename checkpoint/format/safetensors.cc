@@ -20,7 +20,27 @@ class BlockWriter {
   explicit BlockWriter(WritableFile& file) : file_(file) {}
 
   absl::Status Append(absl::Span<const std::byte> data) {
-    checksum_.Add(data);
+    if (!file_.collects()) {
+      checksum_.Add(data);
+      return Collect(data);
+    }
+    while (!data.empty()) {
+      const absl::Span<const std::byte> slice = data.subspan(0, kSliceBytes);
+      checksum_.Add(slice);
+      DT_RETURN_IF_ERROR(file_.Append(slice));
+      data.remove_prefix(slice.size());
+    }
+    return absl::OkStatus();
+  }
+
+  // Gives the file all that was appended.
+  absl::StatusOr<FileChecksum> End() {
+    DT_RETURN_IF_ERROR(Flush());
+    return checksum_.Finish();
+  }
+
+ private:
+  absl::Status Collect(absl::Span<const std::byte> data) {
     while (!data.empty()) {
       if (block_.empty() && data.size() >= kBlockBytes) {
         DT_RETURN_IF_ERROR(file_.Append(data.subspan(0, kBlockBytes)));
@@ -37,13 +57,6 @@ class BlockWriter {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<FileChecksum> Finish() {
-    DT_RETURN_IF_ERROR(Flush());
-    DT_RETURN_IF_ERROR(file_.Finish());
-    return checksum_.Finish();
-  }
-
- private:
   absl::Status Flush() {
     absl::Status status = block_.empty() ? absl::OkStatus() : file_.Append(block_);
     block_.clear();
@@ -55,15 +68,15 @@ class BlockWriter {
   std::vector<std::byte> block_;
 };
 
-absl::StatusOr<FileChecksum> WriteTensors(Storage& storage, const std::string& path,
-                                          const std::string& header,
-                                          const std::vector<TensorEntry>& entries,
-                                          const std::vector<size_t>& order, TensorBytesSource bytes,
-                                          Access access) {
+// Writes all of `pending.written.tensors`.
+absl::Status WriteTensors(Storage& storage, const std::string& header,
+                          const std::vector<size_t>& order, TensorBytesSource bytes, Access access,
+                          PendingFile& pending) {
+  const std::string& path = pending.written.path;
+  const std::vector<TensorEntry>& entries = pending.written.tensors;
   const uint64_t data_bytes = entries.empty() ? 0 : entries.back().end;
-  DT_ASSIGN_OR_RETURN(const auto file,
-                      storage.CreateFile(path, header.size() + data_bytes, access));
-  BlockWriter writer(*file);
+  DT_ASSIGN_OR_RETURN(pending.file, storage.CreateFile(path, header.size() + data_bytes, access));
+  BlockWriter writer(*pending.file);
   DT_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
   for (size_t i = 0; i < entries.size(); ++i) {
     uint64_t given = 0;
@@ -77,7 +90,8 @@ absl::StatusOr<FileChecksum> WriteTensors(Storage& storage, const std::string& p
                        given, " bytes, its shape and dtype take ", entries[i].bytes()));
     }
   }
-  return writer.Finish();
+  DT_ASSIGN_OR_RETURN(pending.written.checksum, writer.End());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorEntry> EntryFor(const TensorSpec& spec) {
@@ -96,10 +110,11 @@ absl::StatusOr<TensorEntry> EntryFor(const TensorSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<WrittenFile> WriteSafetensors(Storage& storage, const std::string& path,
+absl::StatusOr<PendingFile> StartSafetensors(Storage& storage, const std::string& path,
                                              const std::vector<TensorSpec>& tensors,
                                              TensorBytesSource bytes, Access access) {
-  WrittenFile written;
+  PendingFile pending;
+  WrittenFile& written = pending.written;
   written.path = path;
   absl::flat_hash_map<std::string, size_t> index;
   for (const TensorSpec& spec : tensors) {
@@ -116,16 +131,35 @@ absl::StatusOr<WrittenFile> WriteSafetensors(Storage& storage, const std::string
   for (const TensorEntry& entry : written.tensors) {
     order.push_back(index[entry.name]);
   }
-  absl::StatusOr<FileChecksum> checksum =
-      WriteTensors(storage, path, *header, written.tensors, order, bytes, access);
-  if (!checksum.ok()) {
-    if (!absl::IsAlreadyExists(checksum.status())) {
+  const absl::Status status = WriteTensors(storage, *header, order, bytes, access, pending);
+  if (!status.ok()) {
+    pending.file.reset();
+    if (!absl::IsAlreadyExists(status)) {
       storage.RemoveFile(path).IgnoreError();
     }
-    return checksum.status();
+    return status;
   }
-  written.checksum = *std::move(checksum);
-  return written;
+  return pending;
+}
+
+absl::Status FinishFile(Storage& storage, PendingFile& pending) {
+  if (pending.file == nullptr) {
+    return absl::OkStatus();
+  }
+  const absl::Status finished = pending.file->Finish();
+  pending.file.reset();
+  if (!finished.ok()) {
+    storage.RemoveFile(pending.written.path).IgnoreError();
+  }
+  return finished;
+}
+
+absl::StatusOr<WrittenFile> WriteSafetensors(Storage& storage, const std::string& path,
+                                             const std::vector<TensorSpec>& tensors,
+                                             TensorBytesSource bytes, Access access) {
+  DT_ASSIGN_OR_RETURN(PendingFile pending, StartSafetensors(storage, path, tensors, bytes, access));
+  DT_RETURN_IF_ERROR(FinishFile(storage, pending));
+  return std::move(pending.written);
 }
 
 absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& path,
@@ -134,7 +168,9 @@ absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& 
     DT_ASSIGN_OR_RETURN(const auto file, storage.CreateFile(path, content.size(), access));
     BlockWriter writer(*file);
     DT_RETURN_IF_ERROR(writer.Append(AsBytes(content)));
-    return writer.Finish();
+    DT_ASSIGN_OR_RETURN(FileChecksum checksum, writer.End());
+    DT_RETURN_IF_ERROR(file->Finish());
+    return checksum;
   };
   absl::StatusOr<FileChecksum> checksum = write();
   if (!checksum.ok()) {

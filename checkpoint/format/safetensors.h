@@ -40,11 +40,23 @@ using ByteSink = absl::FunctionRef<absl::Status(absl::Span<const std::byte>)>;
 using TensorBytesSource = absl::FunctionRef<absl::Status(size_t index, ByteSink sink)>;
 
 // Writes `tensors` to a new file at `path` and makes its content durable (the caller syncs the
-// folder). Blocks of at least 4 MiB reach the storage. On an error the file is removed; the message
-// names it.
+// folder). Blocks of at least 4 MiB reach a storage that does not collect them itself. On an error
+// the file is removed; the message names it.
 absl::StatusOr<WrittenFile> WriteSafetensors(Storage& storage, const std::string& path,
                                              const std::vector<TensorSpec>& tensors,
                                              TensorBytesSource bytes, Access access);
+
+// A new file that has all its bytes, and is durable once FinishFile has returned OK. Until then the
+// storage may be at work on it, while its owner writes the next one.
+struct PendingFile {
+  WrittenFile written;
+  std::unique_ptr<WritableFile> file;  // Null: it is durable.
+};
+absl::StatusOr<PendingFile> StartSafetensors(Storage& storage, const std::string& path,
+                                             const std::vector<TensorSpec>& tensors,
+                                             TensorBytesSource bytes, Access access);
+// On an error the file is removed.
+absl::Status FinishFile(Storage& storage, PendingFile& pending);
 
 // Writes a small file the same way.
 absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& path,

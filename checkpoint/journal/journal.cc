@@ -12,10 +12,8 @@
 #include "checkpoint/restore/lineage.h"
 
 namespace dtrain::checkpoint {
-namespace {
 
-// The number of ranks that the files of a segment are from: N of "rank-R-of-N.journal".
-absl::StatusOr<int> WorldSizeOf(Storage& storage, const StepId& id) {
+absl::StatusOr<int> SegmentWorldSize(Storage& storage, const StepId& id) {
   DT_ASSIGN_OR_RETURN(const auto entries, storage.List(SegmentFolder(id)));
   for (const Storage::Entry& entry : entries) {
     absl::string_view name = entry.name;
@@ -30,11 +28,13 @@ absl::StatusOr<int> WorldSizeOf(Storage& storage, const StepId& id) {
       absl::StrCat(storage.DisplayName(SegmentFolder(id)), " holds no file of a rank"));
 }
 
+namespace {
+
 absl::StatusOr<Journal::Files> OpenFiles(Storage& storage, const StepId& id) {
-  DT_ASSIGN_OR_RETURN(const int world_size, WorldSizeOf(storage, id));
+  DT_ASSIGN_OR_RETURN(const int world_size, SegmentWorldSize(storage, id));
   Journal::Files files;
   for (int rank = 0; rank < world_size; ++rank) {
-    DT_ASSIGN_OR_RETURN(auto file, SegmentReader::Open(storage, id, rank, world_size));
+    DT_ASSIGN_OR_RETURN(auto file, SegmentReader::Open(storage, {id, rank, world_size}));
     files.push_back(std::move(file));
   }
   return files;
@@ -109,8 +109,12 @@ absl::StatusOr<Journal> Journal::Open(Storage& storage, const StepId& from) {
     if (!files.ok()) {
       DT_LOG(Warning) << "the journal of " << id.ToString()
                       << " is not used: " << files.status().message();
+      journal.is_whole_ = false;
       continue;
     }
+    journal.is_whole_ =
+        journal.is_whole_ && std::all_of(files->begin(), files->end(),
+                                         [](const auto& file) { return file->end().ok(); });
     summaries.push_back(Summary(id, *files));
     journal.segments_[id] = *std::move(files);
   }
@@ -122,6 +126,14 @@ const Journal::Files& Journal::FilesOf(int64_t step) const {
   const auto link = std::find_if(chain_.begin(), chain_.end(),
                                  [&](const ChainLink& part) { return step <= part.last; });
   return segments_.at(link->segment);
+}
+
+std::vector<StepId> Journal::segments() const {
+  std::vector<StepId> ids;
+  for (const ChainLink& link : chain_) {
+    ids.push_back(link.segment);
+  }
+  return ids;
 }
 
 int64_t Journal::Verify(int part, int parts) const {

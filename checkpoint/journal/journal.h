@@ -49,6 +49,10 @@ class Journal {
 
   // The last step to which the journal leads; from.step if it has none.
   int64_t last() const { return chain_.empty() ? from_.step : chain_.back().last; }
+  // The segments that hold the steps up to last(), in order.
+  std::vector<StepId> segments() const;
+  // Whether each file was read to its end; else another copy of it may lead further.
+  bool is_whole() const { return is_whole_; }
   // Reads the steps of every `parts`-th file from `part` on, and returns the last step to which all
   // are whole. A record that is not whole is logged with file and place. The files are made durable
   // before, because their writer may have been killed first and who goes on builds on them.
@@ -67,6 +71,7 @@ class Journal {
   StepId from_;
   std::map<StepId, Files> segments_;  // Those of the chain, and others.
   std::vector<ChainLink> chain_;
+  bool is_whole_ = true;
 };
 
 // Removes the segments that a durable checkpoint `id` has made needless: its attempt's of earlier
@@ -76,5 +81,7 @@ absl::Status RemoveSegmentsBefore(Storage& storage, const StepId& id);
 
 // The segments in the storage, by attempt, then base. Empty without a journal.
 absl::StatusOr<std::vector<StepId>> ListSegments(Storage& storage);
+// The number of ranks that the files of a segment are from: N of "rank-R-of-N.journal".
+absl::StatusOr<int> SegmentWorldSize(Storage& storage, const StepId& id);
 
 }  // namespace dtrain::checkpoint

@@ -62,23 +62,28 @@ absl::StatusOr<SegmentReader::Text> ParseText(const std::string& text, uint64_t 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SegmentReader>> SegmentReader::Open(Storage& storage,
-                                                                   const StepId& id, int rank,
-                                                                   int world_size) {
-  const std::string path = SegmentPath(id, rank, world_size);
-  std::string name = storage.DisplayName(path);
+                                                                   const SegmentFile& which) {
+  const std::string path = SegmentPath(which.id, which.rank, which.world_size);
   DT_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> file, storage.OpenFile(path));
+  // It names the copy that is opened.
+  return OpenCopy({std::move(file), storage.DisplayName(path)}, which);
+}
+
+absl::StatusOr<std::unique_ptr<SegmentReader>> SegmentReader::OpenCopy(FileCopy copy,
+                                                                       const SegmentFile& which) {
   uint64_t end = 0;
-  absl::StatusOr<SegmentHeader> header = ReadHeader(*file, end);
+  absl::StatusOr<SegmentHeader> header = ReadHeader(*copy.file, end);
   if (!header.ok()) {
-    return Annotate(header.status(), name);
+    return Annotate(header.status(), copy.display_name);
   }
-  if (header->id != id || header->rank != rank || header->world_size != world_size) {
+  if (header->id != which.id || header->rank != which.rank ||
+      header->world_size != which.world_size) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s holds the journal of rank %d of %d from %s on, which its name does not say", name,
-        header->rank, header->world_size, header->id.ToString()));
+        "%s holds the journal of rank %d of %d from %s on, which its name does not say",
+        copy.display_name, header->rank, header->world_size, header->id.ToString()));
   }
   std::unique_ptr<SegmentReader> reader(
-      new SegmentReader(std::move(file), std::move(name), *std::move(header)));
+      new SegmentReader(std::move(copy.file), std::move(copy.display_name), *std::move(header)));
   reader->FindRecords(end);
   return reader;
 }
@@ -87,8 +92,12 @@ void SegmentReader::FindRecords(uint64_t offset) {
   for (int64_t step = header_.id.step + 1; offset < file_->bytes(); ++step) {
     const absl::StatusOr<Record> record = RecordAt(step, offset);
     if (!record.ok()) {
-      DT_LOG(Info) << name_ << " counts up to step " << step - 1 << ": "
-                   << record.status().message();
+      // The code says whether the record is damaged or could not be read.
+      end_ = absl::Status(
+          record.status().code(),
+          absl::StrFormat("%s counts up to step %d: no whole record begins at byte %d: %s", name_,
+                          step - 1, offset, record.status().message()));
+      DT_LOG(Info) << end_.message();
       return;
     }
     offset += record->head.bytes();

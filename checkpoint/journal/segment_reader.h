@@ -20,16 +20,28 @@
 
 namespace dtrain::checkpoint {
 
+// Which file of which segment.
+struct SegmentFile {
+  StepId id;
+  int rank = 0;
+  int world_size = 1;
+};
+
 class SegmentReader {
  public:
   // Reads the header and finds the records by their heads. InvalidArgument: the header is damaged,
-  // or the file is not the one that `path` names.
-  static absl::StatusOr<std::unique_ptr<SegmentReader>> Open(Storage& storage, const StepId& id,
-                                                             int rank, int world_size);
+  // or the file is not the one that its path names.
+  static absl::StatusOr<std::unique_ptr<SegmentReader>> Open(Storage& storage,
+                                                             const SegmentFile& which);
+  // The same of a copy of the file.
+  static absl::StatusOr<std::unique_ptr<SegmentReader>> OpenCopy(FileCopy copy,
+                                                                 const SegmentFile& which);
 
   const SegmentHeader& header() const { return header_; }
   // The last step whose record seems whole; the base if there is none.
   int64_t last() const { return header_.id.step + static_cast<int64_t>(records_.size()); }
+  // Why no record counts behind last(), with file and place; OK: the file ends there.
+  const absl::Status& end() const { return end_; }
   // Whether a run can go on from behind `step`. REQUIRES here and below: base < step <= last().
   bool has_after(int64_t step) const { return RecordOf(step).head.has_after; }
   // Makes all records durable: a writer that was killed may have left the last ones unsynced.
@@ -71,6 +83,7 @@ class SegmentReader {
   const std::string name_;  // For messages.
   const SegmentHeader header_;
   std::vector<Record> records_;  // One for each step after the base, in order.
+  absl::Status end_;
 };
 
 }  // namespace dtrain::checkpoint

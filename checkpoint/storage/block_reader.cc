@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -10,9 +11,16 @@
 namespace dtrain::checkpoint {
 namespace {
 
+// Reads around the page cache need it (ReadableFile::PassCache).
+constexpr std::align_val_t kBlockAlignment{4096};
+
 absl::Status ThreadThrew() { return absl::InternalError("a thread that reads met an exception"); }
 
 }  // namespace
+
+void BlockReader::FreeBlock::operator()(std::byte* block) const {
+  ::operator delete(block, kBlockAlignment);
+}
 
 BlockReader::BlockReader(const ReadableFile& file, uint64_t bytes)
     : file_(file), bytes_(bytes), blocks_((bytes + kBlockBytes - 1) / kBlockBytes) {
@@ -20,8 +28,8 @@ BlockReader::BlockReader(const ReadableFile& file, uint64_t bytes)
   const uint64_t lanes = alone ? 1 : std::min<uint64_t>(kReaders, blocks_);
   for (uint64_t i = 0; i < lanes; ++i) {
     lanes_.push_back(std::make_unique<Lane>());
-    lanes_.back()->block =
-        std::make_unique_for_overwrite<std::byte[]>(std::min(bytes, kBlockBytes));
+    lanes_.back()->block.reset(
+        static_cast<std::byte*>(::operator new(std::min(bytes, kBlockBytes), kBlockAlignment)));
     if (!alone) {
       lanes_.back()->thread =
           std::make_unique<Worker>(WorkerOptions{.name = "dtrain-read", .queue_capacity = 1});

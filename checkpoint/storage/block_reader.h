@@ -35,8 +35,11 @@ class BlockReader {
   absl::StatusOr<absl::Span<const std::byte>> Next();
 
  private:
+  struct FreeBlock {
+    void operator()(std::byte* block) const;
+  };
   struct Lane {  // Reads every kReaders-th block.
-    std::unique_ptr<std::byte[]> block;
+    std::unique_ptr<std::byte, FreeBlock> block;
     BoundedQueue<absl::Status> ended{1};
     std::unique_ptr<Worker> thread;  // Ends first.
   };

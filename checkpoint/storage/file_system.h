@@ -30,6 +30,8 @@ class FileSystem {
   // Appends up to data.size() bytes and returns how many; the caller handles short writes. They may
   // still be on their way: an error of it comes from a later Write or from Sync.
   virtual absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) = 0;
+  // Whether Write collects bytes into blocks, so that small parts cost no more than large ones.
+  virtual bool Collects(int /*handle*/) { return false; }
   virtual absl::Status Sync(int handle) = 0;
   virtual absl::Status Close(int handle) = 0;
 
@@ -39,6 +41,8 @@ class FileSystem {
   virtual absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset,
                                         absl::Span<std::byte> into) = 0;
   virtual void DropCache(int handle) = 0;
+  // Reads of whole blocks go around the page cache from here on, where that is possible.
+  virtual void PassCache(int /*handle*/) {}
   // Tells that the range will be read soon.
   virtual void ReadAhead(int /*handle*/, uint64_t /*offset*/, uint64_t /*bytes*/) {}
 

@@ -47,6 +47,8 @@ class PosixWritableFile final : public WritableFile {
     return absl::OkStatus();
   }
 
+  bool collects() const override { return files_.Collects(handle_); }
+
   absl::Status Sync() override { return Annotate(files_.Sync(handle_), display_name_); }
 
   absl::Status Finish() override {
@@ -88,6 +90,7 @@ class PosixReadableFile final : public ReadableFile {
     return Annotate(files_.Sync(handle_), display_name_);
   }
   void DropCache() const override { files_.DropCache(handle_); }
+  void PassCache() const override { files_.PassCache(handle_); }
   void ReadAhead(uint64_t offset, uint64_t bytes) const override {
     if (offset < bytes_) {
       files_.ReadAhead(handle_, offset, std::min(bytes, bytes_ - offset));
@@ -132,19 +135,33 @@ class PosixStorage : public Storage {
     return WriteAndMove(path, content, /*replace=*/true);
   }
 
-  absl::Status MakeDirectory(const std::string& path) override {
-    for (size_t slash = path.find('/');; slash = path.find('/', slash + 1)) {
-      const std::string prefix = path.substr(0, slash);
-      absl::Status status = files_.MakeDirectory(prefix);
-      if (!status.ok() && !absl::IsAlreadyExists(status)) {
-        return status;
-      }
-      // Synced even if it exists, because its creator may not have synced it yet.
-      DT_RETURN_IF_ERROR(files_.SyncDirectory(ParentOf(prefix)));
-      if (slash == std::string::npos) {
-        return absl::OkStatus();
+  absl::Status MakeDirectory(const std::string& path) override { return MakeDirectories({path}); }
+
+  absl::Status MakeDirectories(absl::Span<const std::string> paths) override {
+    // Their names are in these. All folders are made first, since a file system with a journal
+    // makes them durable together at the first sync.
+    std::vector<std::string> parents;
+    for (const std::string& path : paths) {
+      for (size_t slash = path.find('/');; slash = path.find('/', slash + 1)) {
+        const std::string prefix = path.substr(0, slash);
+        const absl::Status status = files_.MakeDirectory(prefix);
+        if (!status.ok() && !absl::IsAlreadyExists(status)) {
+          return status;
+        }
+        const std::string parent = ParentOf(prefix);
+        if (std::find(parents.begin(), parents.end(), parent) == parents.end()) {
+          parents.push_back(parent);
+        }
+        if (slash == std::string::npos) {
+          break;
+        }
       }
     }
+    // Synced even if they exist, because their creator may not have synced them yet.
+    for (const std::string& parent : parents) {
+      DT_RETURN_IF_ERROR(files_.SyncDirectory(parent));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status SyncDirectory(const std::string& path) override {

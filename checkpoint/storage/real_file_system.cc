@@ -73,6 +73,8 @@ class RealFileSystem final : public FileSystem {
     }
   }
 
+  bool Collects(int handle) override { return FindDirect(handle) != nullptr; }
+
   absl::Status Sync(int handle) override {
     if (DirectFile* const direct = FindDirect(handle); direct != nullptr) {
       const absl::Status status = direct->Sync();
@@ -123,12 +125,19 @@ class RealFileSystem final : public FileSystem {
 
   absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset, absl::Span<std::byte> into) override {
     size_t done = 0;
-    if (into.size() >= kReadAheadBytesMin) {  // All at once; pread alone asks for a few 100 kB.
+    // All at once; pread alone asks for a few 100 kB. What goes around the cache needs no more.
+    if (into.size() >= kReadAheadBytesMin && !IsDirect(handle)) {
       ReadAhead(handle, offset, into.size());
     }
+    bool is_refused = false;  // Another thread that reads the file may have ended O_DIRECT by now.
     while (done < into.size()) {
       const ssize_t n =
           pread(handle, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+      if (n < 0 && errno == EINVAL && !std::exchange(is_refused, true)) {
+        SetDirect(handle, false);  // This place, length or memory is not for O_DIRECT.
+        ReadAhead(handle, offset + done, into.size() - done);
+        continue;
+      }
       if (n < 0 && errno != EINTR) {
         return ErrnoStatus(errno, "cannot read");
       }
@@ -141,6 +150,7 @@ class RealFileSystem final : public FileSystem {
   }
 
   void DropCache(int handle) override { posix_fadvise(handle, 0, 0, POSIX_FADV_DONTNEED); }
+  void PassCache(int handle) override { SetDirect(handle, true); }
   void ReadAhead(int handle, uint64_t offset, uint64_t bytes) override {
     posix_fadvise(handle, static_cast<off_t>(offset), static_cast<off_t>(bytes),
                   POSIX_FADV_WILLNEED);
@@ -249,6 +259,17 @@ class RealFileSystem final : public FileSystem {
     UniqueFd parent;
     std::string name;
   };
+
+  static bool IsDirect(int handle) {
+    const int flags = fcntl(handle, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0;
+  }
+  // Changes nothing where the file system has no O_DIRECT.
+  static void SetDirect(int handle, bool direct) {
+    if (const int flags = fcntl(handle, F_GETFL); flags >= 0) {
+      fcntl(handle, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+    }
+  }
 
   absl::Status Error(int error_number, absl::string_view what, const std::string& path) const {
     return ErrnoStatus(error_number, absl::StrCat(what, " ", DisplayName(path)));

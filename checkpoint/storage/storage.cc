@@ -1,10 +1,27 @@
 #include "checkpoint/storage/storage.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/console/progress_line.h"
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
+
+absl::Status Storage::MakeDirectories(absl::Span<const std::string> paths) {
+  for (const std::string& path : paths) {
+    DT_RETURN_IF_ERROR(MakeDirectory(path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileCopy> Storage::OpenCopy(const std::string& path, size_t copy) {
+  if (copy > 0) {
+    return absl::OutOfRangeError(absl::StrCat(DisplayName(path), " has one copy"));
+  }
+  DT_ASSIGN_OR_RETURN(auto file, OpenFile(path));
+  return FileCopy{std::move(file), DisplayName(path)};
+}
 
 absl::StatusOr<std::string> ReadSmallFile(Storage& storage, const std::string& path,
                                           uint64_t bytes_max) {

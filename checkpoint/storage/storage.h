@@ -32,6 +32,8 @@ class WritableFile {
   virtual ~WritableFile() = default;
   // Appends all of `data`.
   virtual absl::Status Append(absl::Span<const std::byte> data) = 0;
+  // Whether it collects what it is given into blocks, so that small parts cost no more than large.
+  virtual bool collects() const { return false; }
   // Makes what was appended durable and leaves the file open for more. After an error the file is
   // lost. Unimplemented where an object becomes durable only as a whole.
   virtual absl::Status Sync() {
@@ -51,6 +53,8 @@ class ReadableFile {
   virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const = 0;
   // Tells the storage that the next reads should come from the medium, not from a cache.
   virtual void DropCache() const {}
+  // Tells the storage that each byte is read once, in whole blocks: a cache is of no use.
+  virtual void PassCache() const {}
   // Tells the storage that the range will be read soon; what is beyond the end is left out.
   virtual void ReadAhead(uint64_t /*offset*/, uint64_t /*bytes*/) const {}
   // Makes the bytes that are there durable: their writer may have died before it did.
@@ -60,6 +64,12 @@ class ReadableFile {
   virtual absl::StatusOr<std::optional<FileChecksum>> FarChecksum(bool /*from_medium*/) const {
     return std::optional<FileChecksum>();
   }
+};
+
+// A file that a storage may hold several times, and the name of this copy for people.
+struct FileCopy {
+  std::unique_ptr<ReadableFile> file;
+  std::string display_name;
 };
 
 class Storage {
@@ -90,6 +100,8 @@ class Storage {
 
   // Creates the folder and its missing parents, durably; OK when it exists.
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
+  // The same for several, which may become durable together.
+  virtual absl::Status MakeDirectories(absl::Span<const std::string> paths);
   // Makes creations and removals in the folder durable. "" is the root.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
   // The folder's entries, sorted by name; links and special files are left out. NotFound: no
@@ -110,8 +122,13 @@ class Storage {
   // OpenFile gives is damaged: removes it, so that OpenFile gives the next one. False: there is no
   // other copy, and nothing is removed.
   virtual absl::StatusOr<bool> DropDamaged(const std::string& /*path*/) { return false; }
-  // Whether that may ever be so. Then a damaged file is read once more as a whole to find a copy
-  // that is not.
+  // Opens the copy with this number, from 0 on, wherever OpenFile would look, for a format in which
+  // several may count. OutOfRange: there are fewer.
+  virtual absl::StatusOr<FileCopy> OpenCopy(const std::string& path, size_t copy);
+  // Where all copies are on one machine that may be lost: makes one on another.
+  virtual absl::Status KeepCopies(const std::string& /*path*/) { return absl::OkStatus(); }
+  // Whether a file may ever have several copies. Then a damaged file is read once more as a whole
+  // to find a copy that is not.
   virtual bool may_hold_copies() const { return false; }
 
   // Where the file lies on another machine that reaches `to` itself: has it copied straight there,

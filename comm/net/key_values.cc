@@ -23,13 +23,19 @@ absl::Status CheckStoreKey(absl::string_view key) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStoreValue(absl::string_view key, size_t bytes) {
+  if (bytes > kStoreValueBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the value of store key \"%s\" has %d bytes; allowed: at most %d (1 MiB), "
+                        "so set it in parts under several keys",
+                        key, bytes, kStoreValueBytesMax));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status KeyValues::Set(absl::string_view key, absl::string_view value) {
   DT_RETURN_IF_ERROR(CheckStoreKey(key));
-  if (value.size() > kStoreValueBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the value of store key \"%s\" has %d bytes; allowed: at most %d", key,
-                        value.size(), kStoreValueBytesMax));
-  }
+  DT_RETURN_IF_ERROR(CheckStoreValue(key, value.size()));
   const auto found = values_.find(key);
   const size_t freed = found == values_.end() ? 0 : found->second->size();
   const size_t taken = value.size() + (found == values_.end() ? key.size() + kEntryBytes : 0);
@@ -78,6 +84,15 @@ absl::StatusOr<Store::Exchange> KeyValues::CompareExchange(
   }
   DT_RETURN_IF_ERROR(Set(key, desired));
   return Store::Exchange{true, std::string(desired)};
+}
+
+absl::StatusOr<int64_t> KeyValues::Append(absl::string_view list, absl::string_view value) {
+  DT_ASSIGN_OR_RETURN(const int64_t number, Add(list, 1));
+  if (absl::Status set = Set(ListItemKey(list, number), value); !set.ok()) {
+    Add(list, -1).IgnoreError();  // A number without an item would be waited for.
+    return set;
+  }
+  return number;
 }
 
 bool KeyValues::Delete(absl::string_view key) {

@@ -29,6 +29,8 @@ class KeyValues {
   absl::StatusOr<Store::Exchange> CompareExchange(absl::string_view key,
                                                   std::optional<absl::string_view> expected,
                                                   absl::string_view desired);
+  // Sets the next item of `list` (ListItemKey), which counts them, and gives its number, from 1 on.
+  absl::StatusOr<int64_t> Append(absl::string_view list, absl::string_view value);
   bool Delete(absl::string_view key);
 
   size_t bytes() const { return bytes_; }
@@ -42,5 +44,7 @@ class KeyValues {
 
 // InvalidArgument unless the key is 1 to 1,024 bytes.
 absl::Status CheckStoreKey(absl::string_view key);
+// InvalidArgument unless a value of so many bytes fits, at most 1 MiB.
+absl::Status CheckStoreValue(absl::string_view key, size_t bytes);
 
 }  // namespace dtrain::comm

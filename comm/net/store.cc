@@ -166,6 +166,10 @@ std::unique_ptr<Store> NewPrefixStore(std::shared_ptr<Store> base, std::string p
   return std::make_unique<PrefixStore>(std::move(base), std::move(prefix));
 }
 
+std::string ListItemKey(absl::string_view list, int64_t number) {
+  return absl::StrCat(list, "/", number);
+}
+
 std::string RankKey(absl::string_view prefix, int rank) { return absl::StrCat(prefix, "/", rank); }
 
 absl::StatusOr<std::vector<int>> MissingRanks(Store& store, absl::string_view prefix, int size,

@@ -51,6 +51,9 @@ class Store {
   virtual absl::StatusOr<bool> Delete(absl::string_view key, Deadline deadline) = 0;
 };
 
+// The key of an item of a list (StoreClient::Append): "list/7".
+std::string ListItemKey(absl::string_view list, int64_t number);
+
 // A store inside one process, for ranks that are threads.
 std::unique_ptr<Store> NewMemoryStore();
 

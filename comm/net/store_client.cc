@@ -37,11 +37,7 @@ absl::Status CheckRequest(const StoreRequest& request) {
     DT_RETURN_IF_ERROR(CheckStoreKey(key));
   }
   for (const size_t bytes : {request.value.size(), request.expected.value_or("").size()}) {
-    if (bytes > kStoreValueBytesMax) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("the value of store key \"%s\" has %d bytes; allowed: at most %d",
-                          request.keys.front(), bytes, kStoreValueBytesMax));
-    }
+    DT_RETURN_IF_ERROR(CheckStoreValue(request.keys.empty() ? "" : request.keys.front(), bytes));
   }
   return absl::OkStatus();
 }
@@ -145,6 +141,14 @@ absl::StatusOr<bool> StoreClient::Delete(absl::string_view key, Deadline deadlin
   StoreRequest request = OneKey(StoreOp::kDelete, key);
   DT_ASSIGN_OR_RETURN(const StoreReply reply, Call(request, deadline));
   return reply.number == 1;
+}
+
+absl::StatusOr<int64_t> StoreClient::Append(absl::string_view list, absl::string_view value,
+                                            Deadline deadline) {
+  StoreRequest request = OneKey(StoreOp::kAppend, list);
+  request.value = std::string(value);
+  DT_ASSIGN_OR_RETURN(const StoreReply reply, Call(request, deadline));
+  return reply.number;
 }
 
 void StoreClient::Close() {

@@ -39,6 +39,10 @@ class StoreClient final : public Store {
   absl::StatusOr<std::vector<bool>> Check(absl::Span<const std::string> keys,
                                           Deadline deadline) override;
   absl::StatusOr<bool> Delete(absl::string_view key, Deadline deadline) override;
+  // Sets the next item of `list` (ListItemKey) and gives its number, from 1 on. One call: no client
+  // that dies leaves a number without an item, and many that append at once do not compete.
+  absl::StatusOr<int64_t> Append(absl::string_view list, absl::string_view value,
+                                 Deadline deadline);
 
   // Makes waiting and later calls fail with Unavailable; for an abort from another thread.
   void Close();

@@ -55,7 +55,7 @@ absl::StatusOr<StoreRequest> ParseStoreRequest(absl::string_view payload) {
   request.value = std::string(reader.Bytes(kStoreValueBytesMax));
   const uint32_t keys = reader.U32();
   if (!reader.ok() || op < static_cast<uint8_t>(StoreOp::kSet) ||
-      op > static_cast<uint8_t>(StoreOp::kCancel) || has_expected > 1 ||
+      op > static_cast<uint8_t>(StoreOp::kAppend) || has_expected > 1 ||
       (has_expected == 0 && !expected.empty())) {
     return Malformed();
   }

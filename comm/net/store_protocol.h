@@ -26,13 +26,14 @@ enum class StoreOp : uint8_t {
   kCheck = 6,
   kDelete = 7,
   kCancel = 8,  // Ends the waiting request `id`; has no reply.
+  kAppend = 9,
 };
 
 struct StoreRequest {
   uint64_t id = 0;
   StoreOp op = StoreOp::kSet;
   std::vector<std::string> keys{};  // One, except in kWait and kCheck; none in kCancel.
-  std::string value{};              // kSet, kCompareExchange.
+  std::string value{};              // kSet, kCompareExchange, kAppend.
   std::optional<std::string> expected{};
   int64_t delta = 0;
 };
@@ -43,8 +44,9 @@ absl::StatusOr<StoreRequest> ParseStoreRequest(absl::string_view payload);
 struct StoreReply {
   uint64_t id = 0;
   absl::Status status;
-  int64_t number = 0;  // kAdd: the sum; kCompareExchange, kDelete: 0 or 1.
-  std::string value;   // The rest of the payload: kGet, kCompareExchange, kCheck.
+  // kAdd: the sum; kAppend: the item's number; kCompareExchange, kDelete: 0 or 1.
+  int64_t number = 0;
+  std::string value;  // The rest of the payload: kGet, kCompareExchange, kCheck.
 };
 // The part before the value, which is sent behind it without a copy.
 std::string EncodeStoreReplyHead(const StoreReply& reply);

@@ -32,6 +32,16 @@ size_t KeyBytes(const std::vector<std::string>& keys) {
   return bytes;
 }
 
+std::vector<std::string> MissingIn(const KeyValues& values, const std::vector<std::string>& keys) {
+  std::vector<std::string> missing;
+  for (const std::string& key : keys) {
+    if (!values.Contains(key)) {
+      missing.push_back(key);
+    }
+  }
+  return missing;
+}
+
 }  // namespace
 
 struct StoreServer::Client {
@@ -214,13 +224,7 @@ absl::Status StoreServer::Answer(Client& client, const StoreRequest& request) {
       break;
     }
     case StoreOp::kWait: {
-      std::vector<std::string> missing;
-      for (const std::string& key : request.keys) {
-        if (!values_.Contains(key)) {
-          missing.push_back(key);
-        }
-      }
-      if (!missing.empty()) {
+      if (std::vector<std::string> missing = MissingIn(values_, request.keys); !missing.empty()) {
         return Park(client, request, std::move(missing));
       }
       break;
@@ -231,6 +235,12 @@ absl::Status StoreServer::Answer(Client& client, const StoreRequest& request) {
         exists += values_.Contains(key) ? '\1' : '\0';
       }
       value = std::make_shared<const std::string>(std::move(exists));
+      break;
+    }
+    case StoreOp::kAppend: {
+      const auto number = values_.Append(request.keys[0], request.value);
+      reply.status = number.status();
+      reply.number = number.value_or(0);
       break;
     }
     case StoreOp::kDelete:
@@ -244,8 +254,11 @@ absl::Status StoreServer::Answer(Client& client, const StoreRequest& request) {
   }
   Reply(client, reply, std::move(value));
   if (request.op == StoreOp::kSet || request.op == StoreOp::kAdd ||
-      request.op == StoreOp::kCompareExchange) {
+      request.op == StoreOp::kCompareExchange || request.op == StoreOp::kAppend) {
     KeyAppeared(request.keys[0]);
+  }
+  if (request.op == StoreOp::kAppend) {
+    KeyAppeared(ListItemKey(request.keys[0], reply.number));
   }
   return absl::OkStatus();
 }

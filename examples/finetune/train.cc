@@ -2,8 +2,16 @@
 // weights, or low-rank adapters beside frozen ones. docs/MODELS.md explains the keys of "finetune".
 #include <dtrain/dtrain.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
+#include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "finetune/lora.h"
@@ -23,6 +31,8 @@ constexpr char kAbout[] =
     "                              Write the adapters alone, without the merged model.\n"
     "  --set finetune.out=FOLDER   Write the tuned model there. Default: in the run\n"
     "                              directory.\n"
+    "  --set finetune.overwrite=true\n"
+    "                              Replace a model that is there when the run begins.\n"
     "The result goes to RUN_DIR/export: model/ with full; adapter/ (in PEFT's format)\n"
     "and merged/ with lora. docs/MODELS.md has the details.\n";
 
@@ -33,6 +43,7 @@ struct FinetuneOptions {
   dtrain::LoraOptions lora;
   bool export_merged = true;  // Beside the adapters.
   std::string out;            // Folder of the whole model; "": below the run directory.
+  bool overwrite = false;     // A model that is there before the run begins may be replaced.
 
   static absl::StatusOr<FinetuneOptions> FromJson(const dtrain::Json& json, bool gpt2) {
     FinetuneOptions options;
@@ -41,6 +52,7 @@ struct FinetuneOptions {
     const dtrain::Json lora = reader.Take("lora");
     reader.Boolean("export_merged", options.export_merged);
     const dtrain::Json out = reader.Take("out");
+    reader.Boolean("overwrite", options.overwrite);
     DT_RETURN_IF_ERROR(reader.Finish());
     if (!out.is_null() && (!out.is_string() || out.get<std::string>().empty())) {
       return absl::InvalidArgumentError(
@@ -144,17 +156,52 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
   return absl::OkStatus();
 }
 
-// Adapters fit one base model, whose file may be edited in place between two starts.
+// A number for the weights in a model folder, of which it reads little: all vectors, and the
+// smallest matrix. Two models of one shape, one of which was trained on, differ in these.
+absl::StatusOr<std::string> WeightsDigest(const std::string& folder) {
+  DT_ASSIGN_OR_RETURN(const auto files, dtrain::ModelFiles::Open(folder));
+  std::vector<at::Tensor> read;
+  std::optional<std::pair<int64_t, std::string>> smallest;
+  const auto values = [&](const std::string& name, at::IntArrayRef shape) {
+    read.push_back(at::empty(shape));
+    return files->Read(name, read.back());
+  };
+  for (const std::string& name : files->names()) {
+    DT_ASSIGN_OR_RETURN(const dtrain::ModelTensor tensor, files->Describe(name));
+    if (tensor.shape.size() == 1) {
+      DT_RETURN_IF_ERROR(values(name, tensor.shape));
+    } else if (tensor.shape.size() == 2) {
+      const std::pair<int64_t, std::string> other(tensor.shape[0] * tensor.shape[1], name);
+      smallest = smallest.has_value() ? std::min(*smallest, other) : other;
+    }
+  }
+  if (smallest.has_value()) {
+    DT_ASSIGN_OR_RETURN(const dtrain::ModelTensor tensor, files->Describe(smallest->second));
+    DT_RETURN_IF_ERROR(values(tensor.name, tensor.shape));
+  }
+  uint64_t digest = 0xcbf29ce484222325;  // FNV-1a.
+  for (const at::Tensor& tensor : read) {
+    const auto* const bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
+    for (size_t i = 0; i < tensor.nbytes(); ++i) {
+      digest = (digest ^ bytes[i]) * 0x100000001b3;
+    }
+  }
+  return absl::StrFormat("%016x", digest);
+}
+
+// Adapters fit one base model, whose files may be edited in place between two starts.
 class BaseModel final : public dtrain::Tracked {
  public:
-  explicit BaseModel(dtrain::Json shape) : shape_(std::move(shape)) {}
+  BaseModel(dtrain::Json shape, const std::string& weights) : shape_(std::move(shape)) {
+    shape_["weights_digest"] = weights;
+  }
   dtrain::Json SaveState() const override { return shape_; }
   absl::Status RestoreState(const dtrain::Json& saved) override {
     for (const auto& [key, value] : saved.items()) {
       if (shape_.contains(key) && shape_.at(key) != value) {
         return absl::FailedPreconditionError(absl::StrFormat(
             "the base model differs from the one that the adapters were trained on: %s was %s, now "
-            "%s; restore its config.json, or start anew with --fresh",
+            "%s; restore its files, or start anew with --fresh",
             key, value.dump(), shape_.at(key).dump()));
       }
     }
@@ -162,8 +209,26 @@ class BaseModel final : public dtrain::Tracked {
   }
 
  private:
-  const dtrain::Json shape_;  // A config.json.
+  dtrain::Json shape_;  // A config.json, and the digest of the weights.
 };
+
+// Collective. A run that has gone on from a checkpoint has found the place free when it began.
+absl::Status CheckOut(dtrain::Job& job, const FinetuneOptions& options, int64_t step) {
+  if (options.out.empty() || options.overwrite || step > 0) {
+    return absl::OkStatus();
+  }
+  std::error_code unknown;
+  const bool is_taken =
+      job.rank() == 0 && std::filesystem::exists(options.out + "/config.json", unknown);
+  const at::Tensor taken = at::full({1}, is_taken ? 1 : 0, at::kInt);
+  DT_RETURN_IF_ERROR(job.AllReduce(taken, dtrain::Reduction::kMax));
+  return taken.item<int>() == 0
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrFormat(
+                   "finetune.out %s holds a model, which is left alone; name another folder, or "
+                   "set finetune.overwrite to true",
+                   options.out));
+}
 
 absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
@@ -189,11 +254,14 @@ absl::Status Train(dtrain::Job& job) {
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);
-  BaseModel base(run.source.options.ToHuggingFace(config.precision()));
+  std::optional<BaseModel> base;
   if (run.lora()) {  // Otherwise checkpoints hold the whole model with its config.json.
-    checkpoints->Track("base", base);
+    DT_ASSIGN_OR_RETURN(const std::string weights, WeightsDigest(run.source.pretrained));
+    base.emplace(run.source.options.ToHuggingFace(config.precision()), weights);
+    checkpoints->Track("base", *base);
   }
   DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
+  DT_RETURN_IF_ERROR(CheckOut(job, run.options, engine->step()));
   const auto loss = [&](const dtrain::Batch& batch) { return model->Loss(batch); };
   while (engine->step() < config.train_steps()) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));

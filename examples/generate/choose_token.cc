@@ -74,8 +74,8 @@ absl::Status CheckSampling(const SamplingOptions& options) {
   if (!(options.top_p > 0 && options.top_p <= 1)) {
     return refuse("--top-p", options.top_p, "above 0 and at most 1");
   }
-  if (!(options.repetition_penalty > 0) || std::isinf(options.repetition_penalty)) {
-    return refuse("--repetition-penalty", options.repetition_penalty, "above 0 (1: none)");
+  if (!IsRepetitionPenalty(options.repetition_penalty)) {
+    return refuse("--repetition-penalty", options.repetition_penalty, "from 0.01 to 100 (1: none)");
   }
   return absl::OkStatus();
 }
@@ -100,16 +100,21 @@ uint32_t ChooseToken(absl::Span<const float> logits, const SamplingOptions& opti
   KeepMostLikely(options.top_k, candidates);
   if (options.top_p < 1) {
     KeepShare(options.top_p, candidates);
-  } else {
-    std::sort(candidates.begin(), candidates.end(), IsMoreLikely);
   }
+  // A heap gives the most likely ones first, of which few are needed: to sort a large vocabulary
+  // would take as long as a small model.
+  const auto is_less_likely = [](const Candidate& a, const Candidate& b) {
+    return IsMoreLikely(b, a);
+  };
   const double place = uniform * SumOf(candidates);
+  std::make_heap(candidates.begin(), candidates.end(), is_less_likely);
   double before = 0;
-  for (const Candidate& one : candidates) {
-    before += one.weight;
-    if (place < before) {
-      return one.token;
+  auto end = candidates.end();
+  while (true) {
+    std::pop_heap(candidates.begin(), end--, is_less_likely);
+    before += end->weight;
+    if (place < before || end == candidates.begin()) {
+      return end->token;
     }
   }
-  return candidates.back().token;
 }

@@ -15,6 +15,9 @@ struct SamplingOptions {
   double repetition_penalty = 1;  // Divides logits above 0 of tokens that came before, else times.
 };
 
+// Penalties beyond these limits leave the range of logits or repeat one token for ever.
+inline bool IsRepetitionPenalty(double value) { return value >= 0.01 && value <= 100; }
+
 // InvalidArgument names an option that is out of range.
 absl::Status CheckSampling(const SamplingOptions& options);
 

@@ -51,11 +51,11 @@ void AddChoiceOptions(CLI::App& app, Arguments& a) {
       ->option_text("N")
       ->capture_default_str();
   app.add_option("--temperature", a.temperature,
-                 "0: the most likely token, always; else tokens are drawn, and the higher, the "
-                 "more evenly. Default: 0, or 1 with --top-k or --top-p")
+                 "How evenly tokens are drawn: a higher number is more even, and 0 always takes "
+                 "the most likely token. Default: 0, or 1 with --top-k or --top-p")
       ->option_text("NUMBER");
   app.add_option("--top-k", a.generate.sampling.top_k,
-                 "Draw from so many of the most likely tokens; 0: from all")
+                 "Draw from this many of the most likely tokens; 0: from all")
       ->option_text("N")
       ->capture_default_str();
   app.add_option("--top-p", a.generate.sampling.top_p,
@@ -66,7 +66,7 @@ void AddChoiceOptions(CLI::App& app, Arguments& a) {
                  "Above 1: tokens that came before are less likely. Default: the one of "
                  "generation_config.json, else 1")
       ->option_text("NUMBER");
-  app.add_option("--seed", a.generate.seed, "Seed of what is drawn; the same gives the same text")
+  app.add_option("--seed", a.generate.seed, "Seed of the draws; the same seed gives the same text")
       ->option_text("N")
       ->capture_default_str();
   app.add_flag("--json", a.json,
@@ -172,8 +172,8 @@ int main(int argc, char** argv) {
       "this machine's CPU.",
       kProgram);
   app.footer(
-      "The text goes to standard output as it is written; it ends with the end tokens of the "
-      "model's files.\n"
+      "The text goes to standard output as it is written. It ends where the model writes\n"
+      "an end token, which its files name, or after --max-tokens.\n\n"
       "Examples:\n"
       "  dtrain generate Qwen2.5-0.5B \"The capital of France is\"\n"
       "  dtrain generate tuned --template qwen \"Why is the sky blue?\" --temperature 0.7\n"

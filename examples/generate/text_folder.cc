@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "generate/choose_token.h"
 #include "gpt/model_source.h"
 
 namespace {
@@ -85,9 +86,10 @@ absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& fol
     return absl::InvalidArgumentError(absl::StrCat(path, " holds no JSON object"));
   }
   const Json penalty = config.value("repetition_penalty", Json());
-  if (!penalty.is_null() && !(penalty.is_number() && penalty.get<double>() > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": repetition_penalty is ", penalty.dump(),
-                                                   "; allowed: a number above 0"));
+  if (!penalty.is_null() && !(penalty.is_number() && IsRepetitionPenalty(penalty.get<double>()))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": repetition_penalty is ", penalty.dump(),
+                     "; allowed: a number from 0.01 to 100 (1: none)"));
   }
   defaults.repetition_penalty = penalty.is_null() ? 1 : penalty.get<double>();
   for (const auto& [name, harmless] : OtherSettings()) {

@@ -22,6 +22,7 @@ extern "C" const void* dtrain_cuda_kernel_table() {
       .copy = CopyCuda,
       .scale = ScaleCuda,
       .accumulate = AccumulateCuda,
+      .round_to_bf16 = RoundToBf16Cuda,
       .fill = FillCuda,
       .rmsnorm_forward = RmsNormForwardCuda,
       .rmsnorm_forward_bf16 = RmsNormForwardCuda,

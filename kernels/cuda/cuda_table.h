@@ -53,6 +53,7 @@ struct CudaKernelTable {
   decltype(&CopyCuda) copy;  // Converts between element types.
   decltype(&ScaleCuda) scale;
   decltype(&AccumulateCuda) accumulate;
+  decltype(&RoundToBf16Cuda) round_to_bf16;
   decltype(&FillCuda) fill;
 
   absl::Status (*rmsnorm_forward)(const RmsNormForwardArgs<float>&, CudaStream);

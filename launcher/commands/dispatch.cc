@@ -18,6 +18,7 @@
 #include "launcher/hosts/node_agent.h"
 #include "launcher/launch.h"
 #include "launcher/nodes/coordinator_process.h"
+#include "launcher/nodes/measure_latency.h"
 #include "launcher/ranks/spawn.h"
 #include "launcher/topology/commands.h"
 
@@ -47,7 +48,8 @@ const std::vector<Subcommand>& Subcommands() {
       {"status", StatusCommand},
       {"stop", StopCommand},
       {"drain", DrainCommand},
-      {"topo", [](const Arguments& a, const Environment&) { return TopoMain(a); }},
+      {"topo",
+       [](const Arguments& a, const Environment& e) { return TopoMain(a, e, MeasureAsRank); }},
       {"doctor", DoctorMain},
       {"env", EnvCommand},
       {"exit-codes", [](const Arguments& a, const Environment&) { return ExitCodesCommand(a); }},

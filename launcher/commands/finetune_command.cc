@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/console/command_line.h"
@@ -15,6 +14,7 @@
 #include "base/status.h"
 #include "base/system/own_program.h"
 #include "launcher/commands/commands.h"
+#include "launcher/commands/finetune_output.h"
 #include "launcher/commands/finetune_plan.h"
 #include "launcher/launch.h"
 #include "launcher/program.h"
@@ -58,9 +58,14 @@ void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
       ->option_text("N")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--run-dir", options.run_dir,
-                 "Folder for records and checkpoints. Default: runs/NAME of --out")
+  app.add_option(
+         "--run-dir", options.run_dir,
+         "Folder for records and checkpoints. Default: runs/NAME-HASH, of the whole path of "
+         "--out")
       ->option_text("DIR");
+  app.add_flag("--overwrite", options.overwrite,
+               "Replace a model that is in --out and that this run has not written. Default: "
+               "such a model is left alone");
   app.add_flag("--fresh", options.fresh,
                "Move the run that is there aside and start at step 0. Default: go on with it");
   app.add_option("--set", options.overrides,
@@ -107,21 +112,16 @@ absl::StatusOr<Json> ReadJson(const std::string& path) {
   return ParseJson(text, path);
 }
 
+// Beside the run, so that a run that is moved aside leaves it.
+std::string DataFolderOf(const FinetuneOptions& options) { return options.run_dir + "-data"; }
+
 std::string TextOf(const std::string& path) { return ReadFile(path, kFileBytesMax).value_or(""); }
 
-// Before hours are spent on a model that could not be written.
-absl::Status CheckOut(const FinetuneOptions& options) {
-  std::error_code unknown;
-  if (fs::equivalent(options.folder, options.out, unknown)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--out %s is the model's own folder, which is not overwritten; name another", options.out));
-  }
-  if (fs::exists(options.out, unknown) && !FileExists(options.out + "/config.json")) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "--out %s is there and is no model folder; it is left alone: name another, or remove it",
-        options.out));
-  }
-  return absl::OkStatus();
+FinetuneOutput OutputOf(const FinetuneOptions& options) {
+  return {.folder = options.out,
+          .model_folder = options.folder,
+          .record = DataFolderOf(options) + "/finetune-output.json",
+          .overwrite = options.overwrite};
 }
 
 // Describes what the token files are made of; an equal stamp beside them means that they are there.
@@ -176,7 +176,12 @@ absl::StatusOr<int> PrepareData(const FinetuneOptions& options, int64_t row_leng
 absl::StatusOr<std::vector<std::string>> Plan(FinetuneOptions& options,
                                               const Environment& environment, int* code) {
   DT_ASSIGN_OR_RETURN(const Json config, ReadJson(options.folder + "/config.json"));
-  DT_RETURN_IF_ERROR(CheckOut(options));
+  if (options.run_dir.empty()) {
+    std::error_code unknown;  // A path that is not there yet would stay relative.
+    const fs::path whole = fs::weakly_canonical(fs::absolute(options.out, unknown), unknown);
+    options.run_dir = RunDirFor(whole.string());
+  }
+  DT_RETURN_IF_ERROR(CheckOutput(OutputOf(options)));
   DT_ASSIGN_OR_RETURN(const int64_t row_length,
                       RowLength(options.sequence_length, config, options.folder));
   if (options.chat.empty()) {
@@ -184,10 +189,7 @@ absl::StatusOr<std::vector<std::string>> Plan(FinetuneOptions& options,
                                                   TextOf(options.folder + "/chat_template.jinja")},
                                                  options.folder));
   }
-  if (options.run_dir.empty()) {
-    options.run_dir = RunDirFor(options.out);
-  }
-  const std::string data_folder = options.run_dir + "-data";
+  const std::string data_folder = DataFolderOf(options);
   DT_ASSIGN_OR_RETURN(*code, PrepareData(options, row_length, data_folder, environment));
   if (*code != kExitOk) {
     return std::vector<std::string>();
@@ -227,16 +229,16 @@ int RunProgram(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int FinetuneCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  if (!arguments.empty() && absl::EndsWith(arguments[0], ".json")) {
+  if (AreForProgram(arguments)) {
     return RunProgram(arguments);
   }
   CLI::App app(
       "Fine-tunes a model folder on instruction data and writes the tuned model as such a folder.",
       kName);
   app.footer(
-      "Makes tokens with the model's tokenizer, trains on completions alone, and merges adapters "
-      "into the weights. Ctrl-C saves and stops; the same command goes on.\n"
-      "`dtrain finetune CONFIG.json` trains by a configuration of your own on token files.\n"
+      "Makes tokens with the model's tokenizer, trains on completions alone, and merges\n"
+      "the adapters into the weights. Ctrl-C saves and stops; the same command goes on.\n"
+      "`dtrain finetune CONFIG.json` trains on token files by a configuration of your own.\n\n"
       "Examples:\n"
       "  dtrain finetune Qwen2.5-0.5B-Instruct chats.jsonl --out tuned\n"
       "  dtrain finetune gpt2 tasks.jsonl --template alpaca --full --nproc 2 --out tuned\n"
@@ -262,7 +264,14 @@ int FinetuneCommand(const std::vector<std::string>& arguments, const Environment
               static_cast<int>(options.ranks), options.ranks == 1 ? "rank" : "ranks",
               options.out.c_str());
   std::fflush(stdout);
-  return LaunchCommand(*words, environment);
+  const int trained = LaunchCommand(*words, environment);
+  if (trained == kExitOk) {
+    if (const absl::Status kept = RecordOutput(OutputOf(options)); !kept.ok()) {
+      std::fprintf(stderr, "%s: %s\n", kName, std::string(kept.message()).c_str());
+      return ExitCodeFor(kept);
+    }
+  }
+  return trained;
 }
 
 }  // namespace dtrain::launcher

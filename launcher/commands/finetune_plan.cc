@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 
 namespace dtrain::launcher {
@@ -104,7 +105,28 @@ std::string RunDirFor(const std::string& out) {
   if (!path.has_filename()) {
     path = path.parent_path();
   }
-  return absl::StrCat("runs/", path.filename().string());
+  const std::string whole = path.string();
+  return absl::StrFormat("runs/%s-%08x", path.filename().string(),
+                         Crc32c(whole.data(), whole.size()));
+}
+
+bool AreForProgram(const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (!absl::StartsWith(word, "-")) {
+      return absl::EndsWith(word, ".json");
+    }
+    if (word == "--deepspeed_config" || absl::StartsWith(word, "--deepspeed_config=")) {
+      return true;
+    }
+    const std::string name = word.substr(0, word.find('='));
+    const bool has_value = name == "--set" || name == "--run-dir" || name == "--accept-change";
+    if (!has_value && word != "--fresh") {
+      return false;
+    }
+    i += has_value && name == word ? 1 : 0;
+  }
+  return false;
 }
 
 std::vector<std::string> PrepareArguments(const FinetuneOptions& options, int64_t row_length,
@@ -154,7 +176,9 @@ Json FinetuneConfig(const FinetuneOptions& options, int64_t row_length, const Pr
   const int64_t steps = steps_of(options.epochs * train_rows);
   const int64_t epoch = steps_of(train_rows);
   const double usual_rate = options.full ? kFullRate : kLoraRate;
-  Json finetune = {{"method", options.full ? "full" : "lora"}, {"out", options.out}};
+  // CheckOutput has seen to the folder.
+  Json finetune = {
+      {"method", options.full ? "full" : "lora"}, {"out", options.out}, {"overwrite", true}};
   if (!options.full) {
     finetune["lora"] = {{"r", options.lora_rank},
                         {"lora_alpha", 2 * options.lora_rank},

@@ -27,7 +27,8 @@ struct FinetuneOptions {
   int64_t skip_bad = 0;
   bool bf16 = false;
   int64_t ranks = 1;
-  std::string run_dir;  // "": runs/NAME of `out`.
+  std::string run_dir;     // "": RunDirFor(out).
+  bool overwrite = false;  // A model in `out` of another origin is replaced.
   bool fresh = false;
   std::vector<std::string> overrides;  // KEY=VALUE.
 };
@@ -46,8 +47,13 @@ absl::StatusOr<std::string> TemplateOf(const TemplateFiles& files, absl::string_
 // the model's config.json. InvalidArgument: longer than the model takes.
 absl::StatusOr<int64_t> RowLength(int64_t asked, const Json& config, absl::string_view folder);
 
-// runs/NAME of the folder `out`, which may end with a slash.
+// runs/NAME-HASH of the folder with the whole path `out`, which may end with a slash: two folders
+// of one name have two runs.
 std::string RunDirFor(const std::string& out);
+
+// Whether the arguments are those of the program dtrain-finetune, CONFIG.json and its options in
+// any order, and not a model's folder and data.
+bool AreForProgram(const std::vector<std::string>& arguments);
 
 // The arguments of `dtrain-data` that make the token files in `data_folder`.
 std::vector<std::string> PrepareArguments(const FinetuneOptions& options, int64_t row_length,

@@ -80,12 +80,13 @@ absl::StatusOr<int> AgentRelay::Run() {
       return ErrnoStatus(errno, "waiting for the node's launcher");
     }
   }
+  parts_.pipes.serving.reset();
   const Deadline drained = Deadline::After(kDrainTime);
   while ((parts_.pipes.out.valid() || parts_.pipes.err.valid()) && !drained.Expired()) {
     TakeOutput(parts_.pipes.out, FrameKind::kOut);
     TakeOutput(parts_.pipes.err, FrameKind::kErr);
     to_starter_.Flush();
-    Wait();
+    WaitForOutput(drained);
   }
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   Send(FrameKind::kEnd, absl::StrCat(code));
@@ -98,10 +99,20 @@ void AgentRelay::Wait() {
   std::array<pollfd, 6> entries = {{{parts_.signals.poll_fd(), POLLIN, 0},
                                     {starter_lost_ ? -1 : STDIN_FILENO, POLLIN, 0},
                                     {to_starter_.empty() ? -1 : STDOUT_FILENO, POLLOUT, 0},
-                                    {parts_.pipes.serving.get(), POLLIN, 0},
+                                    {takes_output ? parts_.pipes.serving.get() : -1, POLLIN, 0},
                                     {takes_output ? parts_.pipes.out.get() : -1, POLLIN, 0},
                                     {takes_output ? parts_.pipes.err.get() : -1, POLLIN, 0}}};
   poll(entries.data(), entries.size(), kTickMs);
+}
+
+// The launcher has ended. Its signal and the starter's frames are read no more, so that to wait for
+// them too would return at once.
+void AgentRelay::WaitForOutput(Deadline deadline) {
+  const bool takes_output = to_starter_.size() < kWaitingMax;
+  std::array<pollfd, 3> entries = {{{to_starter_.empty() ? -1 : STDOUT_FILENO, POLLOUT, 0},
+                                    {takes_output ? parts_.pipes.out.get() : -1, POLLIN, 0},
+                                    {takes_output ? parts_.pipes.err.get() : -1, POLLIN, 0}}};
+  poll(entries.data(), entries.size(), deadline.PollTimeoutMs(kTickMs));
 }
 
 void AgentRelay::TakeSignals() {

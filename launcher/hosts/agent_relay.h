@@ -55,6 +55,7 @@ class AgentRelay {
 
  private:
   void Wait();
+  void WaitForOutput(Deadline deadline);
   void TakeSignals();
   void ReadFrames();
   void TakeFrames();

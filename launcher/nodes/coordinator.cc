@@ -104,16 +104,15 @@ void Coordinator::GiveUp(const absl::Status& why) {
 }
 
 absl::Status Coordinator::ReadMessage(int64_t& next) {
-  const auto text = store_->Get(LobbyInboxKey(next), Deadline::After(kWaitForMessage));
+  const std::string key = comm::ListItemKey(kLobbyInbox, next);
+  const auto text = store_->Get(key, Deadline::After(kWaitForMessage));
   if (absl::IsDeadlineExceeded(text.status())) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(text.status());
-  // The key stays, so that no agent takes the number again. Its text may name each node of the job,
-  // and at a change of coordinators each node sends one.
-  DT_RETURN_IF_ERROR(store_->Set(LobbyInboxKey(next), "", Deadline::After(kStoreCallTimeout)));
+  // Its text may name each node of the job, and at a change of coordinators each node sends one.
+  DT_RETURN_IF_ERROR(store_->Delete(key, Deadline::After(kStoreCallTimeout)).status());
   ++next;
-  DT_RETURN_IF_ERROR(store_->Add("lobby/read", 1, Deadline::After(kStoreCallTimeout)).status());
   const absl::StatusOr<LobbyMessage> message = LobbyMessage::Parse(*text);
   if (!message.ok()) {  // Only holders of the token post, so this is another version of dtrain.
     DT_LOG(Warning) << message.status().message();

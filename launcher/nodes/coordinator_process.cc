@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -69,8 +69,10 @@ bool WriteLine(int fd, const std::string& text) {
   return write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
-// An agent has one coordinator at most.
-std::atomic<pid_t> coordinator_pid{-1};
+// An agent has one coordinator at most. The mutex is held from before it is a child of this process
+// until its number is known, because CoordinatorPid tells it from strays.
+std::mutex coordinator_mutex;
+pid_t coordinator_pid = -1;  // Guarded by coordinator_mutex.
 
 double JsonSeconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
 
@@ -117,7 +119,10 @@ absl::StatusOr<pid_t> SpawnCoordinator(int input, int output) {
 
 }  // namespace
 
-pid_t CoordinatorPid() { return coordinator_pid; }
+pid_t CoordinatorPid() {
+  const std::lock_guard lock(coordinator_mutex);
+  return coordinator_pid;
+}
 
 std::string EncodeCoordinatorOptions(const CoordinatorOptions& options) {
   const absl::Span<const uint8_t> token = options.key.secret_bytes();
@@ -200,8 +205,11 @@ CoordinatorProcess::~CoordinatorProcess() {
 absl::Status CoordinatorProcess::Spawn() {
   DT_ASSIGN_OR_RETURN(PipeEnds input, MakePipeEnds());
   DT_ASSIGN_OR_RETURN(PipeEnds output, MakePipeEnds());
-  DT_ASSIGN_OR_RETURN(coordinator_pid,
-                      SpawnCoordinator(input.read_end.get(), output.write_end.get()));
+  {
+    const std::lock_guard lock(coordinator_mutex);
+    DT_ASSIGN_OR_RETURN(coordinator_pid,
+                        SpawnCoordinator(input.read_end.get(), output.write_end.get()));
+  }
   output.write_end.reset();
   input_ = std::move(input.write_end);
   output_ = std::move(output.read_end);
@@ -219,14 +227,16 @@ absl::Status CoordinatorProcess::Spawn() {
       status = absl::Status(static_cast<absl::StatusCode>(number), answer->substr(space + 1));
     }
   }
-  kill(coordinator_pid, SIGKILL);
+  kill(CoordinatorPid(), SIGKILL);
   AwaitEnd();
   return status;
 }
 
 void CoordinatorProcess::AwaitEnd() {
-  while (waitpid(coordinator_pid, nullptr, 0) < 0 && errno == EINTR) {
+  const pid_t pid = CoordinatorPid();
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
+  const std::lock_guard lock(coordinator_mutex);
   coordinator_pid = -1;
 }
 
@@ -243,7 +253,7 @@ void CoordinatorProcess::Run() {
       input_.reset();
       pollfd end{output_.get(), 0, 0};
       if (poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(kEndTime))) <= 0) {
-        kill(coordinator_pid, SIGKILL);
+        kill(CoordinatorPid(), SIGKILL);
       }
       AwaitEnd();
       return;

@@ -45,6 +45,7 @@ class CoordinatorProcess {
 };
 
 // The process of this agent's coordinator, which is no stray child of its ranks; -1: there is none.
+// One that is being started is waited for, so a child that was seen before the call is told apart.
 pid_t CoordinatorPid();
 
 // The one line that a coordinator's process reads. It has the job's token.

@@ -108,6 +108,7 @@ LobbyOrder CoordinatorState::OrderOf(const ElasticAction& action) const {
   LobbyOrder order{.kind = kKinds[static_cast<size_t>(action.kind)],
                    .attempt = action.attempt,
                    .save = action.save,
+                   .job_goes_on = action.job_goes_on,
                    .code = action.code,
                    .text = action.why,
                    .failures = action.failures};

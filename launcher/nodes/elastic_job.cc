@@ -308,8 +308,11 @@ void ElasticJob::EndAttempt(bool save, const std::string& why, int64_t now) {
   why_ = why;
   attempt_.reports_until =
       Later(now, options_.reports + (save ? options_.stop_grace : absl::ZeroDuration()));
-  actions_.push_back(
-      {.kind = ElasticAction::Kind::kStop, .attempt = attempt_.number, .save = save, .why = why});
+  actions_.push_back({.kind = ElasticAction::Kind::kStop,
+                      .attempt = attempt_.number,
+                      .save = save,
+                      .job_goes_on = save && attempt_.is_planned && stop_signal_ == 0,
+                      .why = why});
 }
 
 // The nodes that have not reported in time are told to end at once, and given up after that.

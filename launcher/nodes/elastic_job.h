@@ -97,6 +97,7 @@ struct ElasticAction {
   int attempt = 0;
   std::vector<int> nodes = {};
   bool save = false;
+  bool job_goes_on = false;  // kStop: with other nodes, behind the save.
   int code = 0;
   std::string why = {};
   FailureCounts failures = {};  // kStart.

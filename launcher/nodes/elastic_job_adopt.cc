@@ -99,6 +99,8 @@ void ElasticJob::TakeOver(const AttemptMemory& memory, int64_t now) {
     EndAttempt(/*save=*/false,
                absl::StrCat(absl::StrJoin(attempt_.lost, ", "), " came back without its ranks"),
                now);
+  } else {
+    ParkSpares();  // Those that came before the agents of the attempt.
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "launcher/nodes/elastic_job.h"
 
 namespace dtrain::launcher {
 
@@ -35,12 +36,16 @@ ElasticPeers::ElasticPeers(std::unique_ptr<StorePeers> peers, LobbyAgent& lobby,
 
 std::vector<Order> ElasticPeers::Take() {
   std::vector<Order> orders = peers_->Take();
+  for (Order& order : orders) {  // Node 0, which has the coordinator, is the first of the world.
+    order.job_goes_on = order.kind == Order::Kind::kStop && !StopsJob(order.signal, order.node);
+  }
   while (const auto stop = lobby_.TakeStop(attempt_)) {
     if (stop->kind == LobbyOrder::Kind::kStop && stop->save) {
       say_(stop->text);
       Order order;
       order.kind = Order::Kind::kStop;
       order.signal = SIGTERM;
+      order.job_goes_on = stop->job_goes_on;
       orders.push_back(order);
     } else if (ended_.ok()) {
       ended_ = absl::UnavailableError(stop->text.empty() ? "the coordinator has ended this attempt"

@@ -137,28 +137,10 @@ absl::Status LobbyAgent::Post(LobbyMessage message) {
   return is_report && absl::IsUnavailable(sent) ? absl::OkStatus() : sent;
 }
 
-// Takes the first number that no other agent has. With a counter, an agent that dies between two
-// calls would leave a number for which the coordinator waits for ever.
 absl::Status LobbyAgent::Send(const LobbyMessage& message) {
-  const std::string text = message.Encode();
-  const Deadline deadline = Deadline::After(kStoreCallTimeout);
-  const std::shared_ptr<comm::StoreClient> store = this->store();
-  DT_ASSIGN_OR_RETURN(int64_t number, store->Add("lobby/read", 0, deadline));
-  while (true) {
-    // An exchange that fails answers with the whole text of another agent, so it is not the way to
-    // find a free number when all agents send at once.
-    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_taken,
-                        store->Check({{LobbyInboxKey(number + 1)}}, deadline));
-    if (is_taken[0]) {
-      ++number;
-      continue;
-    }
-    DT_ASSIGN_OR_RETURN(const auto posted, store->CompareExchange(LobbyInboxKey(++number),
-                                                                  std::nullopt, text, deadline));
-    if (posted.exchanged) {
-      return absl::OkStatus();
-    }
-  }
+  return store()
+      ->Append(kLobbyInbox, message.Encode(), Deadline::After(kStoreCallTimeout))
+      .status();
 }
 
 absl::Status LobbyAgent::Tell(const std::string& key, const std::string& value) {

@@ -150,6 +150,7 @@ std::string LobbyOrder::Encode() const {
                        {"names", names},
                        {"nodes", ToJson(nodes)},
                        {"save", save},
+                       {"job_goes_on", job_goes_on},
                        {"code", code},
                        {"text", text},
                        {"failures", ToJson(failures)}});
@@ -166,6 +167,7 @@ absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
     order.names = json.at("names").get<std::vector<std::string>>();
     order.nodes = NodesOf(json.at("nodes"));
     order.save = json.at("save");
+    order.job_goes_on = json.at("job_goes_on");
     order.code = json.at("code");
     order.text = json.at("text");
     order.failures = FailuresOf(json.at("failures"));
@@ -175,7 +177,6 @@ absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
   }
 }
 
-std::string LobbyInboxKey(int64_t number) { return absl::StrCat("lobby/in/", number); }
 std::string LobbyOrderKey(int64_t number) { return absl::StrCat("lobby/order/", number); }
 
 }  // namespace dtrain::launcher

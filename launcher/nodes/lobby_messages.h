@@ -40,6 +40,7 @@ struct LobbyOrder {
   std::vector<std::string> names = {};  // Agents: kStart: by node rank; else to whom.
   std::vector<ElasticNode> nodes = {};  // kStart: as `names`.
   bool save = false;                    // kStop.
+  bool job_goes_on = false;             // kStop: with other nodes, behind the save.
   int code = 0;                 // kDismiss, kEnd: the exit code. kAnswer: 0 if the node will leave.
   std::string text;             // Why; kAnswer: the name of the node, or why not.
   FailureCounts failures = {};  // kStart.
@@ -48,7 +49,7 @@ struct LobbyOrder {
   static absl::StatusOr<LobbyOrder> Parse(absl::string_view text);
 };
 
-std::string LobbyInboxKey(int64_t number);
+inline constexpr char kLobbyInbox[] = "lobby/in";  // A list (comm/net/store.h).
 std::string LobbyOrderKey(int64_t number);
 inline constexpr char kLobbyTermKey[] = "lobby/term";
 

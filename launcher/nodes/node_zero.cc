@@ -1,14 +1,23 @@
 #include "launcher/nodes/node_zero.h"
 
+#include <algorithm>
 #include <csignal>
 #include <mutex>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 #include "base/console/wait_notice.h"
 
 namespace dtrain::launcher {
+namespace {
+
+// A store of another attempt refuses at once. Without a pause, the handshakes would take a core on
+// both nodes until it is gone.
+constexpr absl::Duration kPause = absl::Milliseconds(20);
+
+}  // namespace
 
 absl::Status StoppedWhileWaiting(int signal) {
   return signal == SIGINT ? absl::CancelledError("SIGINT while waiting for the other nodes")
@@ -32,9 +41,13 @@ absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(
     if (client.ok() || absl::IsPermissionDenied(client.status())) {
       return client;
     }
-    std::lock_guard lock(mutex);
-    last = std::string(client.status().message());
-    return absl::StatusOr<std::unique_ptr<comm::StoreClient>>(absl::DeadlineExceededError(last));
+    {
+      std::lock_guard lock(mutex);
+      last = std::string(client.status().message());
+    }
+    Clock::Real().Sleep(std::min(kPause, deadline.Remaining()));
+    return absl::StatusOr<std::unique_ptr<comm::StoreClient>>(
+        absl::DeadlineExceededError(client.status().message()));
   });
 }
 

@@ -28,6 +28,8 @@ struct Order {
   Kind kind = Kind::kEnded;
   int node = 0;
   int signal = 0;
+  // kStop: for a change of the job's nodes. Not sent: it follows from who was told to stop.
+  bool job_goes_on = false;
   RankEnd end;
 
   std::string Encode() const;

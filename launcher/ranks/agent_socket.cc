@@ -72,6 +72,12 @@ bool AgentSocket::SendOrder(int pid, const std::string& text) {
              static_cast<ssize_t>(text.size());
 }
 
+void AgentSocket::TellFailure(const std::string& why) const {
+  for (const int rank : ranks_) {
+    Answer(rank, why.substr(0, AgentChannel::kFailureMax));
+  }
+}
+
 absl::StatusOr<std::string> AskAgent(const std::string& socket_path, Deadline deadline) {
   DT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(socket_path));
   const UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -133,6 +139,7 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
       for (auto it = stayers_.begin(); it != stayers_.end();) {
         it = it->second == fd ? stayers_.erase(it) : std::next(it);
       }
+      ranks_.erase(fd);
       questions_.erase(std::remove(questions_.begin(), questions_.end(), fd), questions_.end());
       clients_.erase(std::find_if(clients_.begin(), clients_.end(),
                                   [fd](const UniqueFd& client) { return client.get() == fd; }));
@@ -151,6 +158,8 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
       }
       if (message->kind == AgentMessage::Kind::kCanStay) {
         stayers_[message->pid] = fd;
+      } else if (message->kind == AgentMessage::Kind::kHello) {
+        ranks_.insert(fd);
       }
       messages.push_back(*std::move(message));
     }

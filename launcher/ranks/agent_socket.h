@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ class AgentSocket {
   bool CanStay(int pid) const { return stayers_.count(pid) != 0; }
   // Sends the order of the next attempt to a process that can stay. Gives whether it was sent.
   bool SendOrder(int pid, const std::string& text);
+  // Tells the ranks that run, as far as they listen, why their attempt has failed elsewhere.
+  void TellFailure(const std::string& why) const;
   // Never blocks: who does not read gets no answer.
   static void Answer(int asker, const std::string& text);
 
@@ -56,6 +59,7 @@ class AgentSocket {
   std::vector<UniqueFd> clients_;
   std::vector<int> questions_;  // These clients have one.
   std::map<int, int> stayers_;  // The client by which a process that can stay listens.
+  std::set<int> ranks_;         // The clients of ranks that run.
 };
 
 }  // namespace dtrain::launcher

@@ -122,9 +122,10 @@ absl::Status Processes::RemoveAll(absl::Duration timeout) {
       }
     }
     left = Children();
+    const pid_t coordinator = CoordinatorPid();  // Behind the list, in which it may be already.
     left.erase(std::remove_if(left.begin(), left.end(),
-                              [this](pid_t pid) {
-                                return pid == guard_.pid() || pid == CoordinatorPid() ||
+                              [this, coordinator](pid_t pid) {
+                                return pid == guard_.pid() || pid == coordinator ||
                                        std::find(released_.begin(), released_.end(), pid) !=
                                            released_.end();
                               }),

@@ -29,6 +29,8 @@ class Processes {
   // The process of `rank` belongs to the caller from now on; RemoveAll spares it. Gives its pid.
   // REQUIRES: PidOf(rank) >= 0.
   pid_t Release(int rank);
+  // A child of this process that is no rank; RemoveAll spares it.
+  void Spare(pid_t pid) { released_.push_back(pid); }
   // -1: no process of this rank runs.
   pid_t PidOf(int rank) const;
   // The ranks that ended since the last call, with pid, code and signal. Never blocks.

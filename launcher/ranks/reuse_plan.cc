@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +30,16 @@ constexpr std::array<absl::string_view, 15> kOfAttempt = {
     env::kHost,
     env::kNodeId,
 };
+
+// LibTorch's libraries read these when they are loaded.
+constexpr std::array<absl::string_view, 5> kReadWhenLoaded = {
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_AFFINITY", "LD_LIBRARY_PATH",
+};
+
+std::string ValueOf(const Environment& environment, absl::string_view name) {
+  const auto found = environment.find(std::string(name));
+  return found == environment.end() ? "" : found->second;
+}
 
 bool IsOfAttempt(const std::string& name) {
   return std::find(kOfAttempt.begin(), kOfAttempt.end(), name) != kOfAttempt.end();
@@ -92,6 +103,36 @@ Environment AttemptVariables(const Environment& environment) {
     }
   }
   return variables;
+}
+
+Environment ReserveEnvironment(Environment of_rank) {
+  for (const absl::string_view name : kOfAttempt) {
+    of_rank.erase(std::string(name));
+  }
+  of_rank.erase("LOCAL_RANK");
+  of_rank.erase("LOCAL_WORLD_SIZE");
+  of_rank[env::kReuse] = env::kReserveProcess;
+  return of_rank;
+}
+
+std::optional<Environment> VariablesForReserve(const Environment& reserve,
+                                               const Environment& environment) {
+  for (const absl::string_view name : kReadWhenLoaded) {
+    if (ValueOf(reserve, name) != ValueOf(environment, name)) {
+      return std::nullopt;
+    }
+  }
+  Environment variables;
+  for (const auto& [name, value] : environment) {
+    const auto has = reserve.find(name);
+    if (has == reserve.end() || has->second != value) {
+      variables.emplace(name, value);
+    }
+  }
+  const bool keeps_more = std::any_of(reserve.begin(), reserve.end(), [&](const auto& entry) {
+    return environment.count(entry.first) == 0;
+  });
+  return keeps_more ? std::nullopt : std::optional<Environment>(std::move(variables));
 }
 
 }  // namespace dtrain::launcher

@@ -60,8 +60,10 @@ AttemptResult Supervisor::Run() {
     TakeMessages();  // Messages come before ends: a rank reports its error before it ends.
     TakeOrders();
     TakeEnds();
+    AnswerSaved();
     ReplaceSilent();
     WatchRanks();
+    KeepReserve();
     Decide();
   }
   if (const absl::Status removed = processes_.RemoveAll(limits_.removal); !removed.ok()) {
@@ -79,7 +81,10 @@ absl::Status Supervisor::StartRanks() {
     DT_RETURN_IF_ERROR(StartRank(slot));
   }
   if (parts_.survivors != nullptr) {
-    parts_.survivors->RemoveAll();  // Those that no slot could take.
+    parts_.survivors->RemoveKept();  // Those that no slot could take.
+    if (const pid_t reserve = parts_.survivors->reserve_pid(); reserve > 0) {
+      processes_.Spare(reserve);
+    }
   }
   return absl::OkStatus();
 }
@@ -90,7 +95,7 @@ absl::Status Supervisor::StartRank(const RankSlot& slot) {
   request.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
   request.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
   ranks_[slot.rank].err_from = FileEnd(request.err_path);
-  if (StartSurvivor(slot, environment)) {
+  if (StartSurvivor(slot, environment) || StartFromReserve(slot, environment)) {
     return absl::OkStatus();
   }
   request.program = attempt_.program;
@@ -126,13 +131,14 @@ void Supervisor::Wait() {
 void Supervisor::TakeSignals() {
   for (const int signal : parts_.signals.Take()) {
     if (signal != SIGCHLD) {
-      OnStopSignal(signal, false);
+      OnStopSignal(signal, /*from_peer=*/false, /*job_goes_on=*/false);
     }
   }
 }
 
-void Supervisor::OnStopSignal(int signal, bool from_peer) {
+void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
   StopRequest& stop = result_.stop;
+  job_goes_on_ = job_goes_on && (job_goes_on_ || stop.signal == 0);
   stop.interrupted = stop.interrupted || signal == SIGINT;
   stop.here = stop.here || !from_peer;
   // Slurm sends a stop signal to the agents of all nodes, and one may hear of it from another agent
@@ -170,6 +176,12 @@ void Supervisor::OnStopSignal(int signal, bool from_peer) {
 
 void Supervisor::TakeMessages() {
   for (AgentMessage& message : parts_.socket.Receive()) {
+    if (message.kind == AgentMessage::Kind::kCanStay) {  // The socket remembers it.
+      if (parts_.survivors != nullptr && message.pid == parts_.survivors->reserve_pid()) {
+        parts_.reporter.Event("reserve", {{"pid", message.pid}});
+      }
+      continue;
+    }
     const auto rank = ranks_.find(message.rank);
     if (rank == ranks_.end()) {
       continue;
@@ -177,9 +189,6 @@ void Supervisor::TakeMessages() {
     if (message.kind == AgentMessage::Kind::kStays) {
       OnStay(message);
       continue;
-    }
-    if (message.kind == AgentMessage::Kind::kCanStay) {
-      continue;  // The socket remembers it.
     }
     if (message.kind == AgentMessage::Kind::kHello) {
       reused_.erase(message.rank);
@@ -227,7 +236,7 @@ void Supervisor::TakeOrders() {
   }
   for (const Order& order : parts_.peers->Take()) {
     if (order.kind == Order::Kind::kStop) {
-      OnStopSignal(order.signal, true);
+      OnStopSignal(order.signal, /*from_peer=*/true, order.job_goes_on);
     } else if (order.kind == Order::Kind::kEnded) {
       ++nodes_ended_;
     } else {
@@ -298,6 +307,7 @@ void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
     barrier_ = Deadline::After(limits_.exit_barrier);
   }
   reused_.erase(end.rank);
+  saved_.erase(end.rank);
   watch_.Ended(end.rank);
   result_.ends.push_back(std::move(end));
 }
@@ -387,6 +397,7 @@ void Supervisor::StopRanks(const std::string& why) {
   parts_.reporter.Event("stop", {{"why", why}});
   PublishFailure();
   phase_ = Phase::kTerminating;
+  parts_.socket.TellFailure(why);
   if (AwaitStays()) {
     ended_wait_ = Deadline::After(limits_.stay + limits_.peers_end);
     return;

@@ -10,6 +10,7 @@
 
 #include "base/deadline.h"
 #include "base/job_env.h"
+#include "base/next_attempt.h"
 #include "launcher/nodes/peers.h"
 #include "launcher/rank_plan.h"
 #include "launcher/ranks/agent_socket.h"
@@ -42,6 +43,10 @@ struct SupervisorLimits {
   absl::Duration stay = absl::Seconds(2);
   // Time for a process that stayed to take its next attempt up.
   absl::Duration reuse = absl::Seconds(5);
+  // Time for the news why the ranks were stopped, when one has saved and asks to stay.
+  absl::Duration news = absl::Seconds(1);
+  // From the first step of all ranks to the start of a process in reserve.
+  absl::Duration reserve = absl::Milliseconds(200);
 };
 
 struct Attempt {
@@ -55,6 +60,7 @@ struct Attempt {
   std::string host;
   std::vector<int> err_shown;  // Ranks whose stderr is shown while they run.
   int token_fd = -1;
+  bool reserve = false;  // Keep a process ready that takes the place of the next lost rank.
 };
 
 struct AttemptResult {
@@ -98,7 +104,13 @@ class Supervisor {
   absl::Status StartRanks();
   absl::Status StartRank(const RankSlot& slot);
   bool StartSurvivor(const RankSlot& slot, const Environment& environment);
+  bool StartFromReserve(const RankSlot& slot, const Environment& environment);
+  bool GiveAttempt(pid_t pid, const RankSlot& slot, NextAttempt next);
   void OnStay(const AgentMessage& message);
+  void Keep(const RankSlot& slot, int exit_code);
+  void AnswerSaved();
+  void KeepReserve();
+  bool RunsItself(int rank) const;
   void ReplaceSilent();
   bool AwaitStays();
   void NoteEnd(RankEnd end, bool is_kept);
@@ -113,7 +125,8 @@ class Supervisor {
   void OnHang(RankEnd end);
   void AskStacks();
   void Decide();
-  void OnStopSignal(int signal, bool from_peer);
+  // `job_goes_on`: with other nodes; the processes of this one that can stay are used again.
+  void OnStopSignal(int signal, bool from_peer, bool job_goes_on);
   absl::Status BarrierError() const;
   void PublishFailure();
   void StopRanks(const std::string& why);
@@ -137,10 +150,14 @@ class Supervisor {
   std::map<int, std::vector<ThreadPlace>> places_;  // Where ranks' threads were when the job hung.
   Phase phase_ = Phase::kRunning;
   bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
+  bool job_goes_on_ = false;   // All stop signals so far were for a change of nodes.
+  bool reserve_tried_ = false;
   std::optional<Deadline> settle_;      // Set by the first failure.
   std::optional<Deadline> stacks_;      // Set by a hang.
   std::optional<Deadline> stay_;        // Set by AwaitStays.
   std::map<int, Deadline> reused_;      // Reused ranks that have not said hello yet.
+  std::map<int, Deadline> saved_;       // Ranks that ask to stay after a stop signal and a save.
+  std::optional<Deadline> reserve_at_;  // Set by the first step of the last rank.
   std::vector<int> killed_;             // Ranks that were killed because they hang.
   std::optional<Deadline> kill_;        // Set when ranks get SIGTERM.
   std::optional<Deadline> grace_;       // Set by the first stop signal.

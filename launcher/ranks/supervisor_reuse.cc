@@ -1,8 +1,13 @@
 // A supervisor reuses processes: those that stayed get a place in its attempt, and its own may stay
-// for the next one.
+// for the next one. It also starts a process ahead of the loss of a rank, if it is told to.
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/next_attempt.h"
 #include "base/status.h"
 #include "launcher/ranks/reuse_plan.h"
@@ -18,37 +23,138 @@ bool Supervisor::StartSurvivor(const RankSlot& slot, const Environment& environm
   if (!pid.has_value()) {
     return false;
   }
-  const NextAttempt next{.environment = AttemptVariables(environment),
-                         .out_path = LogPath(attempt_.log_dir, slot.rank, "out"),
-                         .err_path = LogPath(attempt_.log_dir, slot.rank, "err")};
-  if (!parts_.socket.SendOrder(*pid, next.Encode())) {
-    parts_.survivors->Remove(*pid);  // It has ended, or does not listen.
+  if (!GiveAttempt(*pid, slot, {.environment = AttemptVariables(environment)})) {
     return false;
   }
-  processes_.Adopt(*pid, slot.rank);
-  reused_.insert_or_assign(slot.rank, Deadline::After(limits_.reuse));
   parts_.reporter.Event("reuse", {{"rank", slot.rank}, {"pid", *pid}});
   return true;
 }
 
-// A rank ends for the job when it stays: its process alone goes on.
-void Supervisor::OnStay(const AgentMessage& message) {
-  const RankSlot* slot = nullptr;
-  for (const RankSlot& candidate : attempt_.slots) {
-    slot = candidate.rank == message.rank ? &candidate : slot;
+bool Supervisor::StartFromReserve(const RankSlot& slot, const Environment& environment) {
+  if (parts_.survivors == nullptr) {
+    return false;
   }
+  const std::optional<Survivors::Reserve> reserve = parts_.survivors->TakeReserve(environment);
+  if (!reserve.has_value() || !GiveAttempt(reserve->pid, slot,
+                                           {.environment = reserve->variables,
+                                            .cpus = slot.cpus,
+                                            .memory_node = slot.memory_node})) {
+    return false;
+  }
+  parts_.reporter.Event("reserve_taken", {{"rank", slot.rank}, {"pid", reserve->pid}});
+  return true;
+}
+
+// The process belongs to the caller. Gives whether it takes the attempt up; otherwise it is
+// removed.
+bool Supervisor::GiveAttempt(pid_t pid, const RankSlot& slot, NextAttempt next) {
+  next.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
+  next.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
+  if (!parts_.socket.SendOrder(pid, next.Encode())) {
+    parts_.survivors->Remove(pid);  // It has ended, or does not listen.
+    return false;
+  }
+  processes_.Adopt(pid, slot.rank);
+  reused_.insert_or_assign(slot.rank, Deadline::After(limits_.reuse));
+  return true;
+}
+
+// A process that lost others stays. For one that was stopped with a save it depends on why.
+void Supervisor::OnStay(const AgentMessage& message) {
+  const bool is_saved = message.exit_code == kExitTerminated;
+  const auto slot =
+      std::find_if(attempt_.slots.begin(), attempt_.slots.end(),
+                   [&](const RankSlot& candidate) { return candidate.rank == message.rank; });
   // A process that a rank's script started says it under another pid, and cannot be kept.
-  if (parts_.survivors == nullptr || slot == nullptr || phase_ == Phase::kKilled ||
-      processes_.PidOf(message.rank) != message.pid) {
+  const bool can_be_kept = parts_.survivors != nullptr && slot != attempt_.slots.end() &&
+                           phase_ != Phase::kKilled &&
+                           processes_.PidOf(message.rank) == message.pid;
+  if (can_be_kept && is_saved) {
+    saved_.insert_or_assign(message.rank, Deadline::After(limits_.news));
+  } else if (can_be_kept) {
+    Keep(*slot, message.exit_code);
+  } else if (is_saved) {
+    parts_.socket.SendOrder(message.pid, kEndOrder);  // No signal will end it.
+  }
+}
+
+// A rank ends for the job when it stays: its process alone goes on.
+void Supervisor::Keep(const RankSlot& slot, int exit_code) {
+  RankEnd end;
+  end.rank = slot.rank;
+  end.pid = processes_.Release(slot.rank);
+  end.exit_code = exit_code;
+  parts_.survivors->Keep(
+      {end.pid, slot, RankEnvironment(attempt_.environment, attempt_.shape, slot)});
+  NoteEnd(std::move(end), /*is_kept=*/true);
+}
+
+// All ranks stop at the first stop signal on any node, so a rank may have saved before this agent
+// hears of it. It waits for that news, because it ends if it was the user who stopped the job.
+void Supervisor::AnswerSaved() {
+  for (const RankSlot& slot : attempt_.slots) {
+    const auto saved = saved_.find(slot.rank);
+    if (saved == saved_.end()) {
+      continue;
+    }
+    const bool has_news = result_.stop.signal != 0 || phase_ != Phase::kRunning;
+    if (job_goes_on_ && phase_ == Phase::kRunning) {
+      Keep(slot, kExitTerminated);
+    } else if (has_news || saved->second.Expired()) {
+      saved_.erase(saved);
+      parts_.socket.SendOrder(processes_.PidOf(slot.rank), kEndOrder);
+    }
+  }
+}
+
+// Whether the process of `rank` is the program itself, and waits for orders: a script would do its
+// work once more if it were started without a rank.
+bool Supervisor::RunsItself(int rank) const {
+  const pid_t pid = processes_.PidOf(rank);
+  std::error_code error;
+  return pid > 0 && parts_.socket.CanStay(pid) &&
+         std::filesystem::equivalent(absl::StrCat("/proc/", pid, "/exe"), attempt_.program, error);
+}
+
+// Starts a process that waits with its libraries loaded, once the attempt is under way: it would
+// hold the ranks up while they start.
+void Supervisor::KeepReserve() {
+  if (!attempt_.reserve || parts_.survivors == nullptr || reserve_tried_ ||
+      parts_.survivors->reserve_pid() > 0 || phase_ != Phase::kRunning ||
+      result_.stop.signal != 0 || settle_.has_value()) {
     return;
   }
-  RankEnd end;
-  end.rank = message.rank;
-  end.pid = processes_.Release(message.rank);
-  end.exit_code = message.exit_code;
-  parts_.survivors->Keep(
-      {end.pid, *slot, RankEnvironment(attempt_.environment, attempt_.shape, *slot)});
-  NoteEnd(std::move(end), /*is_kept=*/true);
+  const bool all_step =
+      std::all_of(attempt_.slots.begin(), attempt_.slots.end(), [this](const RankSlot& slot) {
+        return ranks_.at(slot.rank).step > 0 && RunsItself(slot.rank);
+      });
+  if (!all_step) {
+    return;
+  }
+  if (!reserve_at_.has_value()) {
+    reserve_at_ = Deadline::After(limits_.reserve);
+  }
+  if (!reserve_at_->Expired()) {
+    return;
+  }
+  reserve_tried_ = true;
+  Environment environment = ReserveEnvironment(
+      RankEnvironment(attempt_.environment, attempt_.shape, attempt_.slots.front()));
+  SpawnRequest request;
+  request.program = attempt_.program;
+  request.name = attempt_.name;
+  request.arguments = attempt_.arguments;
+  request.environment = EnvironmentEntries(environment);
+  request.out_path = request.err_path = "/dev/null";  // Until it has a rank's place.
+  request.token_fd = attempt_.token_fd;
+  request.guard_fd = parts_.guard.watch_fd();
+  const absl::StatusOr<pid_t> pid = Spawn(request);
+  if (!pid.ok()) {
+    parts_.reporter.Say(absl::StrCat("no process is kept in reserve: ", pid.status().message()));
+    return;
+  }
+  processes_.Spare(*pid);
+  parts_.survivors->KeepReserve(*pid, std::move(environment));
 }
 
 // A process that has not taken its attempt up in time is replaced by a new one.

@@ -36,10 +36,28 @@ void Survivors::Remove(pid_t pid) {
   }
 }
 
-void Survivors::RemoveAll() {
+void Survivors::RemoveKept() {
   for (const KeptRank& kept : std::exchange(kept_, {})) {
     Remove(kept.pid);
   }
+}
+
+void Survivors::RemoveAll() {
+  RemoveKept();
+  if (const pid_t pid = std::exchange(reserve_, {}).pid; pid > 0) {
+    Remove(pid);
+  }
+}
+
+std::optional<Survivors::Reserve> Survivors::TakeReserve(const Environment& environment) {
+  if (reserve_.pid < 0) {
+    return std::nullopt;
+  }
+  const std::optional<Environment> variables = VariablesForReserve(reserve_.variables, environment);
+  if (!variables.has_value()) {
+    return std::nullopt;
+  }
+  return Reserve{std::exchange(reserve_, {}).pid, *variables};
 }
 
 }  // namespace dtrain::launcher

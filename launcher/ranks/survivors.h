@@ -1,6 +1,6 @@
-// The processes of this node that stayed after a failed attempt and wait for the next one. Owns
-// them between attempts: they are this process's children. Not thread-safe; used by the main
-// thread.
+// The processes of this node that have no attempt and wait for one: those that stayed after the
+// last attempt, and one that was started in reserve. Owns them meanwhile: they are this process's
+// children. Not thread-safe; used by the main thread.
 #pragma once
 
 #include <sys/types.h>
@@ -31,11 +31,27 @@ class Survivors {
   // Kills `pid`, which belongs to the caller, with its group, and waits for its end, at most a
   // second.
   void Remove(pid_t pid);
+  // Those that stayed.
+  void RemoveKept();
+  // The one in reserve too.
   void RemoveAll();
+
+  // `environment`: ReserveEnvironment, with which it was started.
+  void KeepReserve(pid_t pid, Environment environment) { reserve_ = {pid, std::move(environment)}; }
+  // -1: there is none.
+  pid_t reserve_pid() const { return reserve_.pid; }
+  struct Reserve {
+    pid_t pid = -1;
+    Environment variables;  // What it has to take over.
+  };
+  // Gives the process in reserve, which then belongs to the caller, if it can be a rank with
+  // `environment`.
+  std::optional<Reserve> TakeReserve(const Environment& environment);
 
  private:
   Guard& guard_;
   std::vector<KeptRank> kept_;
+  Reserve reserve_;  // Its variables are those it has.
 };
 
 }  // namespace dtrain::launcher

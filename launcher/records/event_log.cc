@@ -1,6 +1,8 @@
 #include "launcher/records/event_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -8,7 +10,14 @@
 namespace dtrain::launcher {
 
 absl::StatusOr<EventLog> EventLog::Open(const std::string& path, EventIdentity identity) {
-  DT_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_WRONLY | O_CREAT | O_APPEND));
+  DT_ASSIGN_OR_RETURN(UniqueFd fd, OpenFile(path, O_RDWR | O_CREAT | O_APPEND));
+  // A crash may have torn the last line, and the next one must not be a part of it.
+  struct stat facts {};
+  char last = '\n';
+  if (fstat(fd.get(), &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_size > 0 &&
+      pread(fd.get(), &last, 1, facts.st_size - 1) == 1 && last != '\n') {
+    WriteFully(fd.get(), "\n", 1).IgnoreError();  // A full disk is told of by the first event.
+  }
   return EventLog(std::move(fd), std::move(identity));
 }
 

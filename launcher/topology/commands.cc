@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/console/command_line.h"
 #include "base/dl/verbs.h"
 #include "base/file.h"
@@ -31,6 +32,8 @@ struct TopoFlags {
   std::string topology_conf;
   std::string host;
   std::string profile;
+  bool measure = false;
+  std::string write_topology_conf;
 };
 
 // Everything that the command shows.
@@ -39,6 +42,8 @@ struct TopoReport {
   std::optional<NcclElement> nccl;  // The file that was read, as it is.
   std::optional<RankPlan> plan;
   std::optional<SwitchTree> switches;
+  std::string switches_from;  // The file, or the variable.
+  std::string slurm_node;     // This node's name in SLURM_TOPOLOGY_ADDR; "": that is not used.
   std::vector<ProfileVariable> variables;
 };
 
@@ -66,10 +71,17 @@ void AddTopoFlags(CLI::App& app, TopoFlags& flags) {
       "Write the topology as a file for NCCL_TOPO_FILE; - writes it to stdout and shows nothing "
       "else. Default: not written");
   add("--topology-conf", "FILE", flags.topology_conf,
-      "Also show the switches of the cluster, by a file of the form of Slurm's topology.conf. "
-      "Default: none");
+      "Also show the switches of the cluster, by a file of the form of Slurm's topology.conf or "
+      "with an address of each node a line, as in SLURM_TOPOLOGY_ADDR. Default: this node's "
+      "SLURM_TOPOLOGY_ADDR");
   add("--host", "NAME", flags.host,
       "The name of this node in the file of --topology-conf. Default: its host name");
+  app.add_flag("--measure", flags.measure,
+               "Measure the latencies between the hosts of a job, and show the switches that they "
+               "show. It runs as the job's ranks, one on each host. Default: off")
+      ->excludes("--topology-conf");
+  add("--write-topology-conf", "FILE", flags.write_topology_conf,
+      "Write the switches as a file for --topology-conf. Default: not written");
   add("--network-profile", "NAME", flags.profile,
       "Also show the variables for NCCL that this kind of network needs: oci, gcp, aws-efa, azure "
       "or roce-generic. Default: none");
@@ -81,7 +93,8 @@ void AddTopoFlags(CLI::App& app, TopoFlags& flags) {
       "  dtrain topo --json | jq .gpus\n"
       "  dtrain topo --write-nccl-xml node.xml\n"
       "  dtrain topo --nccl-xml node.xml --nproc-per-node 8\n"
-      "  dtrain topo --topology-conf /etc/slurm/topology.conf");
+      "  dtrain topo --topology-conf /etc/slurm/topology.conf\n"
+      "  dtrain launch --hostfile hosts --nproc-per-node 1 -- dtrain topo --measure");
 }
 
 // Reads the machine, or the file or folder that stands for one.
@@ -103,17 +116,65 @@ absl::Status ReadMachine(const TopoFlags& flags, TopoReport* report) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TopoReport> MakeReport(const TopoFlags& flags) {
+constexpr char kMeasured[] = "measured";
+
+// Finds the switches in latencies. Where they show none, says so and goes on without.
+void FindSwitches(const Latencies& latencies, TopoReport* report) {
+  MeasuredSwitches measured = SwitchesOf(latencies);
+  report->switches_from = kMeasured;
+  if (!measured.why_unknown.empty()) {
+    report->topology.notes.push_back(absl::StrCat("switches unknown: ", measured.why_unknown));
+    return;
+  }
+  report->topology.notes.push_back(
+      absl::StrFormat("hosts at one switch are %.1f us from each other, others %.1f us",
+                      measured.near_us, measured.far_us));
+  report->switches = std::move(measured.tree);
+}
+
+// Reads the switches from the file, or else, for this node, from Slurm's variables.
+absl::Status ReadSwitches(const TopoFlags& flags, const Environment& environment,
+                          TopoReport* report) {
   constexpr size_t kSwitchFileBytesMax = 16U << 20;
+  absl::StatusOr<std::string> text = absl::NotFoundError("");
+  if (!flags.topology_conf.empty()) {
+    text = ReadFile(flags.topology_conf, kSwitchFileBytesMax);
+  }
+  if (text.ok()) {
+    report->switches_from = flags.topology_conf;
+    DT_ASSIGN_OR_RETURN(report->switches, SwitchTree::Parse(*text, flags.topology_conf));
+    return absl::OkStatus();
+  }
+  const bool is_this_machine =
+      flags.hwloc_xml.empty() && flags.nccl_xml.empty() && flags.sysfs.empty();
+  DT_ASSIGN_OR_RETURN(const auto address,
+                      is_this_machine ? AddressIn(environment) : std::optional<NodeAddress>());
+  if (!address.has_value()) {
+    return flags.topology_conf.empty() ? absl::OkStatus() : text.status();
+  }
+  if (!flags.topology_conf.empty()) {
+    std::fprintf(stderr, "dtrain topo: %s; the switches are those of %s\n",
+                 std::string(text.status().message()).c_str(), kSlurmAddress);
+  }
+  report->switches_from = kSlurmAddress;
+  report->slurm_node = address->node;
+  DT_ASSIGN_OR_RETURN(report->switches, SwitchTree::OfAddresses({*address}, kSlurmAddress));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TopoReport> MakeReport(const TopoFlags& flags, const Environment& environment,
+                                      const std::optional<Latencies>& latencies) {
   TopoReport report;
   if (!flags.profile.empty()) {
     DT_RETURN_IF_ERROR(CheckNetworkProfile(flags.profile));
   }
-  if (!flags.topology_conf.empty()) {
-    DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.topology_conf, kSwitchFileBytesMax));
-    DT_ASSIGN_OR_RETURN(report.switches, SwitchTree::Parse(text, flags.topology_conf));
+  if (!latencies.has_value()) {
+    DT_RETURN_IF_ERROR(ReadSwitches(flags, environment, &report));
   }
   DT_RETURN_IF_ERROR(ReadMachine(flags, &report));
+  if (latencies.has_value()) {
+    FindSwitches(*latencies, &report);
+  }
   if (flags.ranks > 0) {
     DT_ASSIGN_OR_RETURN(report.plan, BindRanks(report.topology, flags.ranks));
   }
@@ -125,9 +186,23 @@ absl::StatusOr<TopoReport> MakeReport(const TopoFlags& flags) {
   return report;
 }
 
+absl::Status WriteSwitches(const TopoFlags& flags, const TopoReport& report) {
+  if (flags.write_topology_conf.empty()) {
+    return absl::OkStatus();
+  }
+  if (!report.switches.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no switches are known, so ", flags.write_topology_conf, " is not written",
+        report.topology.notes.empty() ? "" : absl::StrCat("; ", report.topology.notes.back())));
+  }
+  return WriteFileAtomic(flags.write_topology_conf, FormatTopologyConf(*report.switches));
+}
+
 // The host that the file of switches is to name.
 std::string HostOf(const TopoFlags& flags, const TopoReport& report) {
-  return flags.host.empty() ? report.topology.host : flags.host;
+  return !flags.host.empty()          ? flags.host
+         : !report.slurm_node.empty() ? report.slurm_node
+                                      : report.topology.host;
 }
 
 void PrintJson(const TopoFlags& flags, const TopoReport& report) {
@@ -137,6 +212,7 @@ void PrintJson(const TopoFlags& flags, const TopoReport& report) {
   }
   if (report.switches.has_value()) {
     object["cluster"] = SwitchesJson(*report.switches, HostOf(flags, report));
+    object["cluster"]["source"] = report.switches_from;
   }
   if (!flags.profile.empty()) {
     object["network_profile"] = {{"name", flags.profile},
@@ -151,7 +227,8 @@ void PrintText(const TopoFlags& flags, const TopoReport& report) {
     std::printf("\n%s", FormatRankPlan(report.topology, *report.plan).c_str());
   }
   if (report.switches.has_value()) {
-    std::printf("\n%s", FormatSwitches(*report.switches, HostOf(flags, report)).c_str());
+    std::printf("\n  switches (%s):\n%s", report.switches_from.c_str(),
+                FormatSwitches(*report.switches, HostOf(flags, report)).c_str());
   }
   if (!flags.profile.empty()) {
     std::printf("\n  network profile %s:\n", flags.profile.c_str());
@@ -163,7 +240,8 @@ void PrintText(const TopoFlags& flags, const TopoReport& report) {
 
 }  // namespace
 
-int TopoMain(const std::vector<std::string>& arguments) {
+int TopoMain(const std::vector<std::string>& arguments, const Environment& environment,
+             const MeasureFunction& measure) {
   CLI::App app(
       "Shows the hardware of this node or of a file: cores, caches, NUMA nodes, the PCI tree, GPUs "
       "with NVLink and their state, RDMA NICs, and how near they are to one another.",
@@ -173,9 +251,23 @@ int TopoMain(const std::vector<std::string>& arguments) {
   if (const auto code = ParseCommandLine(app, arguments)) {
     return *code;
   }
-  const absl::StatusOr<TopoReport> report = MakeReport(flags);
+  std::optional<Latencies> latencies;
+  if (flags.measure && measure != nullptr) {
+    absl::StatusOr<std::optional<Latencies>> measured = measure(environment);
+    if (!measured.ok()) {
+      return EndOf("dtrain topo", measured.status());
+    }
+    if (!measured->has_value()) {
+      return kExitOk;  // Rank 0 prints.
+    }
+    latencies = *std::move(measured);
+  }
+  const absl::StatusOr<TopoReport> report = MakeReport(flags, environment, latencies);
   if (!report.ok()) {
     return EndOf("dtrain topo", report.status());
+  }
+  if (const absl::Status written = WriteSwitches(flags, *report); !written.ok()) {
+    return EndOf("dtrain topo", written);
   }
   if (!flags.write_nccl_xml.empty()) {
     const std::string text =

@@ -323,6 +323,24 @@ std::string FormatSwitches(const SwitchTree& tree, const std::string& host) {
   return text;
 }
 
+std::string FormatTopologyConf(const SwitchTree& tree) {
+  const std::vector<Switch> switches = tree.Walk();
+  std::string text;
+  for (const Switch& each : switches) {
+    std::vector<std::string> below;
+    for (const Switch& other : switches) {
+      if (other.parent == each.name) {
+        below.push_back(other.name);
+      }
+    }
+    absl::StrAppend(
+        &text, "SwitchName=", each.name,
+        below.empty() ? "" : absl::StrCat(" Switches=", absl::StrJoin(below, ",")),
+        each.nodes.empty() ? "" : absl::StrCat(" Nodes=", absl::StrJoin(each.nodes, ",")), "\n");
+  }
+  return text;
+}
+
 std::string FormatRankPlan(const Topology& topology, const RankPlan& plan) {
   std::vector<std::vector<std::string>> rows = {{"rank", "CPUs", "NUMA", "GPU", "NIC"}};
   for (const RankBinding& rank : plan.ranks) {

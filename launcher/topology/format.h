@@ -20,6 +20,8 @@ Json TopologyJson(const Topology& topology);
 
 // The switches, each indented by its depth and with its nodes, and the place of `host`.
 std::string FormatSwitches(const SwitchTree& tree, const std::string& host);
+// The tree as a file that SwitchTree::Parse reads, in the form of Slurm's topology.conf.
+std::string FormatTopologyConf(const SwitchTree& tree);
 Json SwitchesJson(const SwitchTree& tree, const std::string& host);
 
 Json VariablesJson(const std::vector<ProfileVariable>& variables);

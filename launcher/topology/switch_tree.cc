@@ -52,9 +52,88 @@ absl::StatusOr<SwitchLine> ReadSwitchLine(absl::string_view text) {
   return line;
 }
 
+// The addresses of a file that has nothing else, one for each line, some of them empty; none when
+// it has pairs KEY=VALUE.
+absl::StatusOr<std::vector<NodeAddress>> ReadAddresses(absl::string_view text,
+                                                       absl::string_view file) {
+  std::vector<NodeAddress> addresses;
+  bool has_any = false;
+  int number = 0;
+  for (const absl::string_view whole : absl::StrSplit(text, '\n')) {
+    ++number;
+    const absl::string_view line = absl::StripAsciiWhitespace(whole.substr(0, whole.find('#')));
+    if (absl::StrContains(line, '=')) {
+      return std::vector<NodeAddress>();
+    }
+    const std::pair<absl::string_view, absl::string_view> words =
+        absl::StrSplit(line, absl::MaxSplits(absl::ByAnyChar(" \t"), 1));
+    auto address = line.empty() ? absl::StatusOr<NodeAddress>(NodeAddress())
+                                : ParseNodeAddress(words.first, words.second);
+    if (!address.ok()) {
+      return BadLine(file, number, address.status().message());
+    }
+    has_any = has_any || !line.empty();
+    addresses.push_back(*std::move(address));
+  }
+  return has_any ? addresses : std::vector<NodeAddress>();
+}
+
 }  // namespace
 
+size_t SwitchTree::Add(const std::string& name) {
+  const auto [found, is_new] = by_name_.emplace(name, switches_.size());
+  if (is_new) {
+    switches_.push_back({name, "", {}, 0});
+  }
+  return found->second;
+}
+
+absl::StatusOr<SwitchTree> SwitchTree::OfAddresses(const std::vector<NodeAddress>& addresses,
+                                                   absl::string_view source) {
+  SwitchTree tree;
+  std::vector<std::pair<int, std::vector<std::string>>> children;
+  int number = 0;
+  for (const NodeAddress& address : addresses) {
+    ++number;
+    if (address.node.empty()) {
+      continue;
+    }
+    if (address.switches.empty()) {
+      return BadLine(source, number, absl::StrCat("node ", address.node, " has no switch"));
+    }
+    for (size_t i = 0; i < address.switches.size(); ++i) {
+      const size_t at = tree.Add(address.switches[i]);
+      children.resize(tree.switches_.size());
+      if (i > 0) {
+        auto& [line, names] = children[tree.Add(address.switches[i - 1])];
+        line = number;
+        if (std::count(names.begin(), names.end(), address.switches[i]) == 0) {
+          names.push_back(address.switches[i]);
+        }
+      }
+      if (i + 1 == address.switches.size()) {
+        if (!tree.leaf_of_node_.emplace(address.node, at).second) {
+          return BadLine(source, number, absl::StrCat("node ", address.node, " is there twice"));
+        }
+        tree.switches_[at].nodes.push_back(address.node);
+      }
+    }
+    if (static_cast<int>(tree.switches_.size()) > kSwitchesMax) {
+      return BadLine(source, number, absl::StrCat("more than ", kSwitchesMax, " switches"));
+    }
+  }
+  if (tree.switches_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(source, " has no address of a node"));
+  }
+  DT_RETURN_IF_ERROR(tree.Link(source, children));
+  return tree;
+}
+
 absl::StatusOr<SwitchTree> SwitchTree::Parse(absl::string_view text, absl::string_view file) {
+  DT_ASSIGN_OR_RETURN(const std::vector<NodeAddress> addresses, ReadAddresses(text, file));
+  if (!addresses.empty()) {
+    return OfAddresses(addresses, file);
+  }
   SwitchTree tree;
   std::vector<std::pair<int, std::vector<std::string>>> children;  // By switch, with its line.
   int number = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "launcher/topology/node_address.h"
 
 namespace dtrain::launcher {
 
@@ -23,7 +24,13 @@ class SwitchTree {
   // of topology/tree, and "BlockName=B Nodes=LIST" of topology/block, with Slurm's host lists.
   // Comments and other keys are skipped. Errors (InvalidArgument) begin with FILE:LINE: a line of
   // another form, a switch or node twice, an unknown switch, or switches in a circle.
+  // A file whose lines are addresses of nodes, such as those of SLURM_TOPOLOGY_ADDR on each node
+  // (node_address.h), is read too; behind each may stand its pattern.
   static absl::StatusOr<SwitchTree> Parse(absl::string_view text, absl::string_view file);
+  // The tree above nodes whose addresses are known; one without a node is left out.
+  // InvalidArgument: a switch is below two others, or a node has two addresses or no switch.
+  static absl::StatusOr<SwitchTree> OfAddresses(const std::vector<NodeAddress>& addresses,
+                                                absl::string_view source);
 
   // In the order of a walk of the tree, children in the file's order.
   std::vector<Switch> Walk() const;
@@ -38,6 +45,8 @@ class SwitchTree {
  private:
   absl::Status Link(absl::string_view file,
                     const std::vector<std::pair<int, std::vector<std::string>>>& children);
+  // The place of the switch, which is new unless it is there.
+  size_t Add(const std::string& name);
   std::vector<size_t> PathOf(const std::string& node) const;
 
   std::vector<Switch> switches_;

@@ -32,6 +32,14 @@ double PatientLimit(const RankView& view, const StepStatistics& steps) {
   return std::max(view.limits.patience_s, StrictLimit(view, steps));
 }
 
+bool HasDataLimit(const RankView& view) { return view.phase == "data" && view.limits.data_s > 0; }
+
+// No limit of the rank is shorter.
+double LeastLimit(const RankView& view, const StepStatistics& steps) {
+  const double strict = StrictLimit(view, steps);
+  return HasDataLimit(view) ? std::min(strict, view.limits.data_s) : strict;
+}
+
 // Whether the process itself stands still, and not only its training thread.
 bool IsFrozen(const RankView& view, const StepStatistics& steps) {
   return view.is_stopped || view.silent_s > StrictLimit(view, steps);
@@ -122,8 +130,8 @@ Views OverLimit(const Views& views, const StepStatistics& steps) {
   Views over;
   for (const RankView* view : views) {
     const bool counts = view->Inside() == nullptr || IsFrozen(*view, steps);
-    if (!counts || view->still_s <= StrictLimit(*view, steps)) {
-      continue;  // No limit is shorter, and to look for those who wait takes time.
+    if (!counts || view->still_s <= LeastLimit(*view, steps)) {
+      continue;  // To look for those who wait takes time.
     }
     if (view->still_s > HangLimit(*view, steps, !WaitingFor(*view, views).waiting.empty())) {
       over.push_back(view);
@@ -309,6 +317,9 @@ double HangLimit(const RankView& view, const StepStatistics& steps, bool is_awai
   const double patient = PatientLimit(view, steps);
   if (IsFrozen(view, steps)) {  // A disk, or memory that was swapped out, may stop a whole process.
     return view.waits_for_disk && !view.is_stopped ? patient : strict;
+  }
+  if (HasDataLimit(view)) {
+    return view.waits_for_disk ? std::max(view.limits.data_s, patient) : view.limits.data_s;
   }
   if (IsStepPhase(view.phase)) {
     return view.waits_for_disk ? patient : strict;

@@ -3,11 +3,12 @@
 // A rank hangs when it has shown no progress for longer than its phase allows. In the phases of a
 // step that is five times the 99th percentile of the steps' times, twice the longest pause that
 // came to an end, and at least a second, or what comm.hang_timeout_s says; nothing is learnt before
-// the tenth step. Whatever may take longer for a good reason has a longer limit: a disk, a network
-// that rides out a link that is down, and the program's own code between steps while others wait
-// for it have `patience_s`; a start, a save, an evaluation, and the program's own code for which
-// nobody waits have `slow_s`. A process that a signal has stopped, or that is silent although its
-// thread for beats should go on, has no such reason.
+// the tenth step. A data source may wait for a network: comm.hang_data_timeout_s is a limit of its
+// own for the phase "data", from the first step on. Whatever may take longer for a good reason has
+// a longer limit: a disk, a network that rides out a link that is down, and the program's own code
+// between steps while others wait for it have `patience_s`; a start, a save, an evaluation, and the
+// program's own code for which nobody waits have `slow_s`. A process that a signal has stopped, or
+// that is silent although its thread for beats should go on, has no such reason.
 //
 // When one rank hangs, the others soon wait for it in a collective. So a rank outside of
 // collectives is blamed before ranks that are in one, and of those the ones that are behind.

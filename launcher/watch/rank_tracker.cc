@@ -22,7 +22,9 @@ bool HasMoved(const std::vector<GroupProgress>& before, const std::vector<GroupP
 }  // namespace
 
 void RankTracker::Progress(Track& track, int64_t now_nanos) {
-  if (track.steps >= kStepsBeforeLearning && IsStepPhase(track.view.phase)) {
+  // Where data have a limit of their own, their pauses say nothing of the other phases.
+  const bool is_apart = track.view.phase == "data" && track.view.limits.data_s > 0;
+  if (track.steps >= kStepsBeforeLearning && IsStepPhase(track.view.phase) && !is_apart) {
     const double pause = static_cast<double>(now_nanos - track.progress_nanos) * 1e-9;
     pause_s_ = std::max(pause_s_, pause - track.excused_s);
   }

@@ -38,8 +38,8 @@ Json StateJson(const RankView& view, size_t call_bytes) {
                       group.call.substr(0, call_bytes)});
   }
   const HangLimits& limits = view.limits;
-  return {view.step,         view.phase,    limits.fixed_s,
-          limits.patience_s, limits.slow_s, std::move(groups)};
+  return {view.step,     view.phase,    limits.fixed_s,   limits.patience_s,
+          limits.slow_s, limits.data_s, std::move(groups)};
 }
 
 int64_t WholeMilliseconds(double seconds) { return std::llround(seconds * 1e3); }
@@ -74,9 +74,10 @@ absl::StatusOr<RankView> ParseView(const Json& row, const Json& hosts, const Jso
   }
   const Json& host = hosts[row[3].get<size_t>()];
   const Json& state = states[row[4].get<size_t>()];
-  if (!host.is_string() || !state.is_array() || state.size() != 6 ||
+  if (!host.is_string() || !state.is_array() || state.size() != 7 ||
       !state[0].is_number_integer() || !state[1].is_string() || !state[2].is_number() ||
-      !state[3].is_number() || !state[4].is_number() || !state[5].is_array()) {
+      !state[3].is_number() || !state[4].is_number() || !state[5].is_number() ||
+      !state[6].is_array()) {
     return IsMalformed();
   }
   RankView view{.rank = row[0].get<int>(),
@@ -85,8 +86,11 @@ absl::StatusOr<RankView> ParseView(const Json& row, const Json& hosts, const Jso
                 .host = host.get<std::string>(),
                 .step = state[0].get<int64_t>(),
                 .phase = state[1].get<std::string>()};
-  view.limits = {state[2].get<double>(), state[3].get<double>(), state[4].get<double>()};
-  for (const Json& group : state[5]) {
+  view.limits = {.fixed_s = state[2].get<double>(),
+                 .patience_s = state[3].get<double>(),
+                 .slow_s = state[4].get<double>(),
+                 .data_s = state[5].get<double>()};
+  for (const Json& group : state[6]) {
     if (!IsGroup(group)) {
       return IsMalformed();
     }

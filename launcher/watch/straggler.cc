@@ -16,6 +16,8 @@ constexpr double kOneWindowShare = 0.75;
 constexpr double kOthersFactor = 3;
 constexpr double kWindowSecondsLeast = 0.4;  // The scheduler's turns are below that.
 constexpr double kBusyMachine = 0.2;
+// A rank that waits so much for a CPU is not judged by blocks of short steps.
+constexpr double kTakenCpu = 0.05;
 constexpr int kWindows = 2;
 constexpr double kSmallSample = 1.1;  // A deviation of ten values is smaller than that of many.
 constexpr size_t kWindowsKept = 100;
@@ -85,22 +87,24 @@ BlockTimes MediansOf(int64_t block, const std::vector<StepTimes>& steps, double 
   return times;
 }
 
-// The times of one rank in several blocks.
+// The times of one rank in several blocks. Of its own work the median counts, so that a turn of
+// another program counts for nothing if it is shorter than half of the window.
 BlockTimes Joined(const std::vector<BlockTimes>& blocks) {
   BlockTimes joined = blocks.front();
+  std::vector<double> busy = {joined.busy_s};
   for (size_t i = 1; i < blocks.size(); ++i) {
     const BlockTimes& block = blocks[i];
     joined.whole_s += block.whole_s;
-    joined.busy_s += block.busy_s;
     joined.spread += block.spread;
     joined.cpu_wait += block.cpu_wait;
+    busy.push_back(block.busy_s);
     for (size_t part = 0; part < joined.parts_s.size(); ++part) {
       joined.parts_s.at(part) += block.parts_s.at(part);
     }
   }
   const auto count = static_cast<double>(blocks.size());
   joined.whole_s /= count;
-  joined.busy_s /= count;
+  joined.busy_s = MedianOf(std::move(busy));
   joined.spread /= count * std::sqrt(count);  // Blocks have errors of their own.
   joined.cpu_wait /= count;
   for (double& part : joined.parts_s) {
@@ -202,7 +206,7 @@ std::vector<std::pair<int, BlockTimes>> BlocksIn(const Json& json) {
   return blocks;
 }
 
-void StragglerFinder::Take(int rank, const BlockTimes& block) {
+void StragglerWindows::Take(int rank, const BlockTimes& block) {
   if (rank < 0 || rank >= world_size_ || world_size_ < 2) {
     return;
   }
@@ -212,7 +216,7 @@ void StragglerFinder::Take(int rank, const BlockTimes& block) {
   }
 }
 
-int64_t StragglerFinder::BlocksOfWindow(const std::map<int, BlockTimes>& block) const {
+int64_t StragglerWindows::BlocksOfWindow(const std::map<int, BlockTimes>& block) const {
   const double seconds =
       MedianOf(OfOthers(block, -1, [](const BlockTimes& t) { return t.whole_s; })) *
       static_cast<double>(kBlockSteps);
@@ -222,7 +226,7 @@ int64_t StragglerFinder::BlocksOfWindow(const std::map<int, BlockTimes>& block) 
 }
 
 // The next blocks that all ranks have, as one window. False: they are not there yet.
-bool StragglerFinder::NextWindow(Window& window) {
+bool StragglerWindows::NextWindow(Window& window) {
   const auto is_whole = [this](const auto& entry) {
     return static_cast<int>(entry.second.size()) == world_size_;
   };
@@ -230,7 +234,7 @@ bool StragglerFinder::NextWindow(Window& window) {
   if (first == blocks_.end()) {
     return false;
   }
-  const int64_t count = BlocksOfWindow(first->second);
+  const int64_t count = length_ == WindowLength::kBlock ? 1 : BlocksOfWindow(first->second);
   std::map<int, std::vector<BlockTimes>> by_rank;
   auto end = first;
   int64_t taken = 0;
@@ -256,7 +260,7 @@ bool StragglerFinder::NextWindow(Window& window) {
 }
 
 // How much the score of two windows changes by chance.
-double StragglerFinder::Noise() const {
+double StragglerWindows::Noise() const {
   const double of_steps =
       MedianOf({spreads_.begin(), spreads_.end()}) * kMedianError * kSmallSample *
       std::sqrt((1 + 1 / static_cast<double>(world_size_ - 1)) / (kWindows * kBlockSteps));
@@ -279,7 +283,7 @@ double StragglerFinder::Noise() const {
   return of_windows > noteworthy * of_steps ? of_windows : of_steps;
 }
 
-double StragglerFinder::Threshold(const Window& window, int rank) const {
+double StragglerWindows::Threshold(const Window& window, int rank) const {
   const std::vector<double> others = OfOthers(window.ranks, rank, BusyOf);
   const double middle = MedianOf(others);
   // Two others say nothing about how ranks differ.
@@ -287,7 +291,7 @@ double StragglerFinder::Threshold(const Window& window, int rank) const {
   return std::max({kSlowerLeast, kNoiseFactor * noise_, kOthersFactor * difference});
 }
 
-void StragglerFinder::Judge(const Window& window, std::vector<Straggler>& found) {
+void StragglerWindows::Judge(const Window& window, std::vector<Straggler>& found) {
   const bool is_busy = IsMachineBusy(window.ranks);
   spreads_.push_back(
       MedianOf(OfOthers(window.ranks, -1, [](const BlockTimes& times) { return times.spread; })));
@@ -303,7 +307,8 @@ void StragglerFinder::Judge(const Window& window, std::vector<Straggler>& found)
     record.last = score;
     scores[rank] = both;
     const double threshold = Threshold(window, rank);
-    if (is_busy || score <= kOneWindowShare * threshold) {
+    const bool is_excused = length_ == WindowLength::kBlock && times.cpu_wait > kTakenCpu;
+    if (is_busy || is_excused || score <= kOneWindowShare * threshold) {
       record.over = 0;
       record.under += score < kSlowerLeast / 2 ? 1 : 0;
       record.named = record.named && record.under < kWindows;
@@ -329,11 +334,37 @@ void StragglerFinder::Judge(const Window& window, std::vector<Straggler>& found)
   }
 }
 
-std::vector<Straggler> StragglerFinder::Find() {
+std::vector<Straggler> StragglerWindows::Find() {
   std::vector<Straggler> found;
   for (Window window; NextWindow(window); window = Window()) {
-    Judge(window, found);
+    if (length_ == WindowLength::kTurns || BlocksOfWindow(window.ranks) > 1) {
+      Judge(window, found);
+    }
   }
+  return found;
+}
+
+bool StragglerWindows::IsNamed(int rank) const {
+  const auto record = records_.find(rank);
+  return record != records_.end() && record->second.named;
+}
+
+void StragglerFinder::Take(int rank, const BlockTimes& block) {
+  blocks_.Take(rank, block);
+  turns_.Take(rank, block);
+}
+
+std::vector<Straggler> StragglerFinder::Find() {
+  std::vector<Straggler> found;
+  for (StragglerWindows* const windows : {&blocks_, &turns_}) {
+    for (const Straggler& straggler : windows->Find()) {
+      if (named_.insert(straggler.rank).second) {
+        found.push_back(straggler);
+      }
+    }
+  }
+  std::erase_if(named_,
+                [this](int rank) { return !blocks_.IsNamed(rank) && !turns_.IsNamed(rank); });
   return found;
 }
 

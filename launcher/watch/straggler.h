@@ -10,6 +10,10 @@
 // between the other ranks, each as a median absolute deviation. The noise of the windows so far
 // covers slow changes of speed, such as other programs cause.
 //
+// A window is one block. The scheduler may take a CPU away for longer than a block of short steps
+// takes, so a rank that waited for a CPU is not judged by it, but by windows of more blocks, which
+// are longer than the scheduler's turns (0.4 s).
+//
 // Where even the ranks that wait least for a CPU wait for one, other programs slow the machine down
 // and who is slow is chance: then nobody is named.
 #pragma once
@@ -18,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,14 +68,23 @@ struct Straggler {
   int64_t last_step = 0;
 };
 
-class StragglerFinder {
+// The blocks of a window.
+enum class WindowLength {
+  kBlock,  // One, unless that is as long as the other kind is.
+  kTurns,  // So many that they are longer than the scheduler's turns.
+};
+
+// Compares the ranks in windows of one length.
+class StragglerWindows {
  public:
-  explicit StragglerFinder(int world_size) : world_size_(world_size) {}
+  StragglerWindows(int world_size, WindowLength length)
+      : world_size_(world_size), length_(length) {}
 
   void Take(int rank, const BlockTimes& block);
-  // The ranks that have become stragglers since the last call. A rank is named again only after it
-  // was as fast as the others.
+  // The ranks that have become stragglers since the last call.
   std::vector<Straggler> Find();
+  // Whether the rank is a straggler and has not been as fast as the others since.
+  bool IsNamed(int rank) const;
 
  private:
   struct Window {
@@ -93,10 +107,27 @@ class StragglerFinder {
   double Threshold(const Window& window, int rank) const;
 
   const int world_size_;
+  const WindowLength length_;
   std::map<int64_t, std::map<int, BlockTimes>> blocks_;  // By number of the block, then by rank.
   std::map<int, Record> records_;
   std::deque<double> spreads_;  // The spread of steps in each of the last windows.
   double noise_ = 0;            // Noise() in the window that is judged.
+};
+
+class StragglerFinder {
+ public:
+  explicit StragglerFinder(int world_size)
+      : blocks_(world_size, WindowLength::kBlock), turns_(world_size, WindowLength::kTurns) {}
+
+  void Take(int rank, const BlockTimes& block);
+  // The ranks that have become stragglers since the last call. A rank is named again only after it
+  // was as fast as the others.
+  std::vector<Straggler> Find();
+
+ private:
+  StragglerWindows blocks_;
+  StragglerWindows turns_;
+  std::set<int> named_;
 };
 
 }  // namespace dtrain::launcher

@@ -15,9 +15,16 @@
 namespace dtrain {
 namespace {
 
-// The votes of all ranks: each number is the largest that a rank gave.
+// What a rank's save tells the others in a step.
+enum SaveVote : uint32_t {
+  kUnderWay = 1,       // It has not ended.
+  kWantsExchange = 2,  // There is no group of saves that is known to be whole.
+  kMayWait = 4,        // The next update may have to wait for this rank's storage.
+};
+
+// Whether each bit of a number is set on any rank.
 template <size_t N>
-absl::Status Vote(comm::Group& group, std::array<int32_t, N>& votes, const char* name) {
+absl::Status OnAnyRank(comm::Group& group, std::array<int32_t, N>& votes, const char* name) {
   DT_ASSIGN_OR_RETURN(const comm::Work work,
                       group.AllReduce({votes.data(), sizeof(votes), DType::kInt32, {}},
                                       comm::ReduceOp::kMax, {.name = name, .caller_waits = true}));
@@ -31,20 +38,40 @@ constexpr std::chrono::seconds kEndWait{60};
 
 absl::StatusOr<bool> OnAnyRank(comm::Group& group, bool mine, const char* name) {
   std::array<int32_t, 1> votes = {mine ? 1 : 0};
-  DT_RETURN_IF_ERROR(Vote(group, votes, name));
+  DT_RETURN_IF_ERROR(OnAnyRank(group, votes, name));
   return votes[0] != 0;
 }
 
 BackgroundSave::BackgroundSave(Job& job)
     : job_(job), worker_({.name = "dtrain-save", .queue_capacity = 1, .low_priority = true}) {}
 
+uint32_t BackgroundSave::Vote() {
+  const std::lock_guard lock(mutex_);
+  const bool lives = running() && !report_.has_value();
+  const bool is_suspect = suspect_ || (report_.has_value() && !report_->durable());
+  return (lives ? kUnderWay : 0U) | (is_suspect || exchange_ == nullptr ? kWantsExchange : 0U) |
+         (lives && source_->MayWait() ? kMayWait : 0U);
+}
+
+void BackgroundSave::TakeVotes(uint32_t all) {
+  votes_ = all;
+  leaves_together_ = (all & kMayWait) != 0 && job_.world_size() > 1;
+}
+
 absl::StatusOr<bool> BackgroundSave::Prepare() {
-  std::array<int32_t, 2> votes = {running() ? 1 : 0, suspect_ || exchange_ == nullptr ? 1 : 0};
-  DT_RETURN_IF_ERROR(Vote(job_.group(), votes, "a save is under way"));
-  if (votes[0] != 0) {
+  if (!votes_.has_value()) {  // All ranks have made the same calls, so that all come here.
+    // One that has ended since the last Take still has its report to give.
+    const uint32_t mine = Vote() | (running() ? kUnderWay : 0U);
+    std::array<int32_t, 2> votes = {(mine & kUnderWay) != 0 ? 1 : 0,
+                                    (mine & kWantsExchange) != 0 ? 1 : 0};
+    DT_RETURN_IF_ERROR(OnAnyRank(job_.group(), votes, "a save is under way"));
+    votes_ = (votes[0] != 0 ? kUnderWay : 0U) | (votes[1] != 0 ? kWantsExchange : 0U);
+  }
+  const uint32_t all = *std::exchange(votes_, std::nullopt);
+  if ((all & kUnderWay) != 0) {
     return false;
   }
-  if (votes[1] != 0) {
+  if ((all & kWantsExchange) != 0) {
     DT_RETURN_IF_ERROR(MakeExchange());
   }
   return true;
@@ -69,18 +96,29 @@ void BackgroundSave::Guard(EngineState& engine) {
     const auto save = weak.lock();  // The engine may outlive it.
     return save != nullptr ? save->LetUpdate(together) : absl::OkStatus();
   };
+  engine.hooks.save_vote = [weak = weak_from_this()] {
+    const auto save = weak.lock();
+    return save != nullptr ? save->Vote() : 0U;
+  };
+  engine.hooks.take_save_votes = [weak = weak_from_this()](uint32_t all) {
+    if (const auto save = weak.lock(); save != nullptr) {
+      save->TakeVotes(all);
+    }
+  };
 }
 
 void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot) {
   DT_CHECK(!running() && exchange_ != nullptr) << "Prepare has not returned true";
-  const uint64_t bytes = StagingBytes(job_, checkpoint::LiveBytes(snapshot.source));
-  if (pool_ == nullptr || pool_->bytes_max() < bytes) {
-    pool_ = std::make_unique<checkpoint::StagingPool>(bytes);
+  const uint64_t live = checkpoint::LiveBytes(snapshot.source);
+  if (pool_ == nullptr || pool_->bytes_max() < live) {  // What is free is not looked up each time.
+    const uint64_t bytes = StagingBytes(job_, live);
+    if (pool_ == nullptr || pool_->bytes_max() < bytes) {
+      pool_ = std::make_unique<checkpoint::StagingPool>(bytes);
+    }
   }
   source_ = std::make_shared<checkpoint::StagedSource>(
       std::move(snapshot.source), *pool_,
       static_cast<uint64_t>(job_.config().checkpoint_write_rate()));
-  ranks_part_ = job_.world_size() > 1;
   worker_.Submit([this, step, &writer, source = source_, keep = std::move(snapshot.keep)] {
     Run(step, writer, *source);
   });
@@ -105,16 +143,18 @@ void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer,
 }
 
 absl::Status BackgroundSave::LetUpdate(bool together) {
-  if (!running() && !ranks_part_) {
+  const bool leaves_together = together && std::exchange(leaves_together_, false);
+  const bool is_held = running() && source_->HoldsUpdate();
+  if (!is_held && !leaves_together) {
     return absl::OkStatus();
   }
   const ScopedPhase phase("dtrain::checkpoint", blocked_s_);
   // The agent must not take the wait for a copy, or for a slow peer of the save, for a hang.
   const InnerPhase save(job_.state().heartbeat.get(), "save");
-  if (running()) {
+  if (is_held) {
     source_->LetUpdate();
   }
-  if (!together || !std::exchange(ranks_part_, false)) {
+  if (!leaves_together) {
     return absl::OkStatus();
   }
   return job_.group().Barrier(Deadline::After(absl::Seconds(job_.config().comm_timeout_seconds())));

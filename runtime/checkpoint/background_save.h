@@ -1,7 +1,8 @@
 // Saves snapshots while training goes on (checkpoint.async): one at a time, each written by a
 // thread of its own from a copy that is made on the way (checkpoint/commit/staged_source.h). The
 // ranks' saves talk over a group of their own, since their calls do not come in the order of
-// training's.
+// training's. What training must know of all ranks' saves travels in the agreement of each step
+// (StepHooks::save_vote), so that a save costs the thread that trains no exchange.
 //
 // For the thread that trains, which makes the same calls on every rank; only when a save ends, each
 // rank learns by itself.
@@ -37,16 +38,19 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   BackgroundSave& operator=(const BackgroundSave&) = delete;
   ~BackgroundSave() { WaitToEnd(); }
 
-  // Collective: whether a save may start, because none is under way on any rank. Makes the group of
-  // saves at the first call, and anew after a save that may have broken it.
+  // Whether a save may start, because none was under way on any rank at the last step's agreement.
+  // Collective where no step with guarded engines has ended since the call before. Makes the group
+  // of saves at the first call, and anew after a save that may have broken it.
   absl::StatusOr<bool> Prepare();
   // From here on, time in which training stands still counts to the save that Start begins.
   void BeginBlocking() { blocked_s_ = 0; }
   double& blocked_s() { return blocked_s_; }
-  // Weights and states of `engine` do not change before a save has copied what it needs.
+  // Weights and states of `engine` do not change before a save has copied what it needs, and its
+  // steps carry the votes on saves. All ranks guard the same engines.
   void Guard(EngineState& engine);
   // REQUIRES: Prepare has returned true on all ranks, which all call this; `writer` is used by
-  // nobody else until the save has ended.
+  // nobody else until the save has ended. A snapshot that could not be taken (SpanSource::status)
+  // makes all ranks give the save up.
   void Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot);
   // The report of the save, if it has ended. Does not wait.
   std::optional<checkpoint::SaveReport> Take();
@@ -58,9 +62,12 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
  private:
   // From Start until Take or Wait has given its report.
   bool running() const { return source_ != nullptr; }
+  // This rank's bits in the agreement of a step, and those of all ranks.
+  uint32_t Vote();
+  void TakeVotes(uint32_t all);
   // Returns when an update changes nothing that still has to be copied. `together`: all ranks call
-  // it in one step, and leave it together the first time after Start. One whose storage is slow
-  // would else be late for the next collective, by more than that allows.
+  // it in one step, and leave it together if a rank may have to wait for its storage. If that is
+  // slow, it would else be late for the next collective, by more than that allows.
   absl::Status LetUpdate(bool together);
   absl::Status MakeExchange();
   void Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source);
@@ -71,8 +78,9 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   std::unique_ptr<checkpoint::Exchange> exchange_;
   std::unique_ptr<checkpoint::StagingPool> pool_;
   std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save is under way.
-  bool ranks_part_ = false;  // Ranks may leave the next LetUpdate at different times.
-  bool suspect_ = false;     // The last save ended in a way that may have broken its group.
+  std::optional<uint32_t> votes_;  // Of all ranks in the last step, if Prepare has not taken them.
+  bool leaves_together_ = false;   // A rank may wait for its storage in the next LetUpdate.
+  bool suspect_ = false;           // The last save ended in a way that may have broken its group.
   double blocked_s_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;

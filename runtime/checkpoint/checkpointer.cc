@@ -14,10 +14,10 @@
 #include "runtime/checkpoint/background_save.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
+#include "runtime/checkpoint/journal/run_journal.h"
 #include "runtime/checkpoint/known_save.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/restore/state_restore.h"
-#include "runtime/checkpoint/run_journal.h"
 #include "runtime/checkpoint/save_policy.h"
 #include "runtime/checkpoint/staging_memory.h"
 #include "runtime/checkpoint/storage_room.h"
@@ -333,18 +333,12 @@ absl::Status Checkpointer::State::StartSave(int64_t step) {
     return absl::OkStatus();
   }
   background->BeginBlocking();
-  std::optional<ScopedPhase> phase(std::in_place, "dtrain::checkpoint", background->blocked_s());
+  const ScopedPhase phase("dtrain::checkpoint", background->blocked_s());
   absl::StatusOr<EngineSnapshot> snapshot = Take();
-  DT_ASSIGN_OR_RETURN(const bool failed,
-                      OnAnyRank(job.group(), !snapshot.ok(), "a snapshot failed"));
-  if (failed) {
-    phase.reset();
-    checkpoint::SaveReport report;
-    report.id.step = step;
-    report.status = snapshot.ok() ? absl::AbortedError("another rank could not copy its state")
-                                  : snapshot.status();
-    Record(report, background->blocked_s(), SaveKind::kInStep);
-    return absl::OkStatus();
+  if (!snapshot.ok()) {  // The ranks learn of it from each other when the save begins.
+    const absl::Status failure = snapshot.status();
+    snapshot.emplace();
+    snapshot->source.status = failure;
   }
   for (const auto& [name, engine] : engines) {
     background->Guard(engine->state());
@@ -456,6 +450,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   saved.Update(state.tiers->Finish());
   state.job.metrics().Flush();
   DT_ASSIGN_OR_RETURN(const std::string why, WhatStopped(state.job));
+  state.job.state().saved_at_stop = saved.ok();
   return saved.ok()
              ? absl::CancelledError(absl::StrFormat(
                    "stopped by %s after step %d, which is saved in %s; the same command resumes",

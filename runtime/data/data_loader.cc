@@ -52,14 +52,26 @@ std::string DescribeShape(const at::Tensor& tensor) {
 }
 
 // Describes, for people, what must be the same on all ranks.
-std::string DescribeDataset(const DataLoaderOptions& options, int64_t size, uint64_t seed) {
+std::string DescribeDataset(const DataLoaderOptions& options, int64_t size, uint64_t seed,
+                            int64_t global_batch) {
   return absl::StrFormat(
-      "\"%s\" of %d samples (%s, drop_last %s)", options.name, size,
+      "\"%s\" of %d samples (%s, drop_last %s, %d a step)", options.name, size,
       options.shuffle ? absl::StrFormat("shuffled by seed %d", seed) : "in order",
-      options.drop_last ? "true" : "false");
+      options.drop_last ? "true" : "false", global_batch);
+}
+
+// Samples of a step of the engine that takes the batches.
+int64_t GlobalBatch(const Config& config, const DataLoaderOptions& options) {
+  const int64_t run = config.gradient_accumulation_steps();
+  return config.global_batch() / run * options.gradient_accumulation_steps.value_or(run);
 }
 
 absl::Status CheckDataset(const DataLoaderOptions& options, int64_t size, int64_t global_batch) {
+  if (const auto& steps = options.gradient_accumulation_steps; steps.has_value() && *steps < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "dataset \"%s\": DataLoaderOptions::gradient_accumulation_steps is %d; allowed: 1 or more",
+        options.name, *steps));
+  }
   if (size < 1) {
     return absl::InvalidArgumentError(
         absl::StrFormat("dataset \"%s\" has %d samples; it needs at least 1", options.name, size));
@@ -150,6 +162,7 @@ struct DataLoader::State {
   };
 
   Items items;
+  int64_t size;
   DataLoaderOptions options;
   SampleOrder order;
   RowShare share;
@@ -168,7 +181,7 @@ struct DataLoader::State {
   std::vector<std::thread> workers;
 
   State(Items i, DataLoaderOptions o, const SampleOrder& s)
-      : items(std::move(i)), options(std::move(o)), order(s) {}
+      : items(std::move(i)), size(s.options().size), options(std::move(o)), order(s) {}
 
   void Work() {
     PrepareThread("dt-dataset", /*low_priority=*/true);
@@ -213,24 +226,25 @@ struct DataLoader::State {
     const auto where = [&] {
       return absl::StrFormat("sample %d of dataset \"%s\"", index, options.name);
     };
-    try {
+    absl::StatusOr<Sample> sample = EndOfData();
+    const auto get = [&] {
       const at::NoGradGuard no_grad;
-      absl::StatusOr<Sample> sample = items.get(index);
-      if (IsEndOfData(sample.status())) {  // An evaluation would end there without a word.
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s: Get returned EndOfData(), but size() is %d", where(), items.size));
-      }
-      return sample.ok() ? std::move(sample)
-                         : absl::StatusOr<Sample>(Annotate(sample.status(), where()));
-    } catch (const std::exception& error) {
-      return FromException(absl::StrCat("in ", where()).c_str(), error);
+      sample = items.get(index);
+      return absl::OkStatus();
+    };
+    DT_RETURN_IF_ERROR(CallSafely([&] { return absl::StrCat("in ", where()); }, get));
+    if (IsEndOfData(sample.status())) {  // An evaluation would end there without a word.
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: Get returned EndOfData(), but size() is %d", where(), size));
     }
+    return sample.ok() ? std::move(sample)
+                       : absl::StatusOr<Sample>(Annotate(sample.status(), where()));
   }
 
   absl::StatusOr<SampleBatch> Collated(std::vector<Sample> samples) const {
     SampleBatch batch{.tensors = {}, .samples = static_cast<int64_t>(samples.size())};
     const auto where = [&] { return absl::StrFormat("collation of dataset \"%s\"", options.name); };
-    try {
+    const auto collate = [&]() -> absl::Status {
       const at::NoGradGuard no_grad;
       absl::StatusOr<std::vector<at::Tensor>> tensors = options.collate(std::move(samples));
       if (!tensors.ok()) {
@@ -242,9 +256,9 @@ struct DataLoader::State {
           tensor = tensor.contiguous().pin_memory();
         }
       }
-    } catch (const std::exception& error) {
-      return FromException(absl::StrCat("in the ", where()).c_str(), error);
-    }
+      return absl::OkStatus();
+    };
+    DT_RETURN_IF_ERROR(CallSafely([&] { return absl::StrCat("in the ", where()); }, collate));
     return batch;
   }
 
@@ -277,24 +291,31 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::OpenItems(Job& job, Item
                                                                   DataLoaderOptions options) {
   const Config& config = job.config();
   const uint64_t seed = options.seed.value_or(config.seed());
-  const int64_t size = items.size;
+  const int64_t global_batch = GlobalBatch(config, options);
+  int64_t size = 0;
+  const auto where = [&] { return absl::StrFormat("in size() of dataset \"%s\"", options.name); };
+  const auto count = [&] {
+    size = items.count();
+    return absl::OkStatus();
+  };
+  absl::Status mine = CallSafely(where, count);
+  mine.Update(CheckDataset(options, size, global_batch));
+  DT_RETURN_IF_ERROR(AgreeOnError(job, mine));
   DT_RETURN_IF_ERROR(CheckSameOnRanks(
-      job, DescribeDataset(options, size, seed),
+      job, DescribeDataset(options, size, seed, global_batch),
       [](const std::string& first, const std::string& other, int rank) {
         return absl::StrFormat(
             "dataset %s on rank 0 is %s on rank %d; every rank opens the same dataset, whole, and "
             "takes its share of it",
             first, other, rank);
       }));
-  DT_RETURN_IF_ERROR(CheckDataset(options, size, config.global_batch()));
-  const SampleOrder order(
-      {.size = size,
-       .epoch_samples = EpochSamples(size, config.global_batch(), options.drop_last),
-       .seed = seed,
-       .shuffle = options.shuffle});
+  const SampleOrder order({.size = size,
+                           .epoch_samples = EpochSamples(size, global_batch, options.drop_last),
+                           .seed = seed,
+                           .shuffle = options.shuffle});
   auto state = std::make_unique<State>(std::move(items), std::move(options), order);
   state->share = {job.rank(), job.world_size(), config.micro_batch()};
-  state->global_batch = config.global_batch();
+  state->global_batch = global_batch;
   state->device = job.device();
   State* const shared = state.get();
   // Its destructor ends the threads that began, should the system refuse another one.
@@ -348,7 +369,7 @@ void DataLoader::BeginPass() {
   if (!state.reading.in_pass) {
     state.before_pass = state.next_given;
   }
-  state.Jump(0, {.in_pass = true, .end = state.items.size});
+  state.Jump(0, {.in_pass = true, .end = state.size});
 }
 
 void DataLoader::EndPass() {
@@ -370,7 +391,7 @@ std::string DataLoader::Description() const {
   return absl::StrFormat("dataset \"%s\" (%d samples)", state_->options.name, size());
 }
 
-int64_t DataLoader::size() const { return state_->items.size; }
+int64_t DataLoader::size() const { return state_->size; }
 
 int64_t DataLoader::epoch() const { return state_->order.At(state_->place()).epoch; }
 

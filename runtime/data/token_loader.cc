@@ -15,9 +15,11 @@
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/job_env.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
 #include "dtrain/batch_source.h"
+#include "runtime/data/remote/remote_store.h"
 #include "runtime/job/job_state.h"
 #include "runtime/plan/data/corpus_identity.h"
 #include "runtime/plan/data/documents.h"
@@ -30,6 +32,9 @@ namespace {
 static_assert(kIgnoredTarget == plan::kIgnoredTarget);
 
 constexpr size_t kReadAhead = 4;  // Micro-batches.
+// Samples of a rank that a store learns of before they are read. It fetches as many of their blocks
+// ahead as it has room for.
+constexpr int64_t kAnnouncedSamples = 4096;
 
 constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
@@ -67,6 +72,23 @@ std::vector<plan::CorpusPart> PartsOf(const Config& config, Split split) {
   return parts;
 }
 
+// A store for the files of the parts that are at addresses; null: there are none.
+absl::StatusOr<std::unique_ptr<plan::DataStore>> StoreFor(
+    const std::vector<plan::CorpusPart>& parts, const RemoteDataConfig& config) {
+  const bool some = std::any_of(parts.begin(), parts.end(), [](const plan::CorpusPart& part) {
+    return std::any_of(part.patterns.begin(), part.patterns.end(), plan::IsRemoteAddress);
+  });
+  if (!some) {
+    return nullptr;
+  }
+  remote::RemoteStoreOptions options;
+  options.cache_dir = config.cache_dir;
+  options.cache_bytes_max = config.cache_bytes_max;
+  options.client.timeout = absl::Seconds(config.timeout_seconds);
+  options.client.environment = ReadEnvironment();
+  return remote::OpenRemoteStore(options);
+}
+
 }  // namespace
 
 std::vector<int64_t> DocumentLengths(const at::Tensor& positions) {
@@ -85,6 +107,7 @@ std::vector<int64_t> DocumentLengths(const at::Tensor& positions) {
 }
 
 struct TokenLoader::State {
+  std::unique_ptr<plan::DataStore> store;  // Null: all files are of this host.
   plan::TokenCorpus corpus;
   plan::TokenSampler sampler;
   plan::RankSlice slice;
@@ -108,10 +131,16 @@ struct TokenLoader::State {
   std::optional<Position> before_pass;  // In a pass: where the loader stood before it.
   uint64_t generation = 0;  // Changes when the position jumps: what was read before is dropped.
   bool stop = false;
+  // The reader's own: the next micro-batch that the store is to learn of, and how many it knows.
+  Position next_announced;
+  int64_t announced = 0;
   std::thread reader;
 
-  State(plan::TokenCorpus c, plan::TokenSampler s)
-      : corpus(std::move(c)), sampler(std::move(s)), is_masked(corpus.has_masks()) {}
+  State(std::unique_ptr<plan::DataStore> remote, plan::TokenCorpus c, plan::TokenSampler s)
+      : store(std::move(remote)),
+        corpus(std::move(c)),
+        sampler(std::move(s)),
+        is_masked(corpus.has_masks()) {}
 
   Position After(Position at) const {
     return at.micro + 1 < accumulation ? Position{at.step, at.micro + 1} : Position{at.step + 1, 0};
@@ -129,6 +158,39 @@ struct TokenLoader::State {
     std::vector<plan::SampleLocation> samples = sampler.MicroBatch(at.step, at.micro, slice);
     samples.resize(static_cast<size_t>(std::min(slice.micro_batch, before - first)));
     return ReadSamples(samples);
+  }
+
+  // Tells the store which samples come from `at` on, so that it fetches them while others are read.
+  void Announce(Position at, int64_t before, bool has_jumped) {
+    if (store == nullptr) {
+      return;
+    }
+    if (has_jumped) {
+      store->ForgetAhead();
+    }
+    if (has_jumped || announced == 0) {
+      next_announced = at;
+      announced = 0;
+    }
+    const int64_t most = std::max<int64_t>(1, kAnnouncedSamples / slice.micro_batch);
+    while (announced < most && AnnounceOne(before)) {
+      next_announced = After(next_announced);
+      ++announced;
+    }
+    announced -= announced > 0 ? 1 : 0;  // The one at `at` is read now.
+  }
+
+  // False: the store has enough to fetch, or there are no more samples.
+  bool AnnounceOne(int64_t before) const {
+    const int64_t first = next_announced.step * sampler.options().global_batch +
+                          slice.place(next_announced.micro) * slice.micro_batch;
+    if (first >= before) {
+      return false;
+    }
+    const auto samples = sampler.MicroBatch(next_announced.step, next_announced.micro, slice);
+    return std::all_of(samples.begin(), samples.end(), [this](const plan::SampleLocation& sample) {
+      return corpus.WillRead(sample, sequence_length);
+    });
   }
 
   absl::StatusOr<Batch> ReadSamples(const std::vector<plan::SampleLocation>& samples) const {
@@ -182,6 +244,7 @@ struct TokenLoader::State {
   void ReadAhead() {
     PrepareThread("dt-loader", /*low_priority=*/true);
     std::unique_lock lock(mutex);
+    uint64_t last_generation = generation;
     while (true) {
       room.wait(lock, [this] { return stop || ready.size() < kReadAhead; });
       if (stop) {
@@ -192,6 +255,7 @@ struct TokenLoader::State {
       const int64_t before = end;
       next_read = After(at);
       lock.unlock();
+      Announce(at, before, std::exchange(last_generation, of_generation) != of_generation);
       absl::StatusOr<Batch> batch = Read(at, before);
       lock.lock();
       if (of_generation == generation) {
@@ -243,7 +307,10 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
         key, "=DIR/", training ? "train" : "val", ".bin"));
   }
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
-  auto opened = plan::TokenCorpus::Open(PartsOf(config, split), format);
+  const std::vector<plan::CorpusPart> parts = PartsOf(config, split);
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<plan::DataStore> store,
+                      StoreFor(parts, config.data_remote()));
+  auto opened = plan::TokenCorpus::Open(parts, format, store.get());
   DT_RETURN_IF_ERROR(Annotate(opened.status(), key));
   DT_RETURN_IF_ERROR(opened->CheckRowLength(config.sequence_length()));
   const plan::SamplerOptions sampling{.sequence_length = config.sequence_length(),
@@ -261,7 +328,10 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
     DT_RETURN_IF_ERROR(Annotate(found.status(), key));
     identity = *std::move(found);
   }
-  auto state = std::make_unique<State>(*std::move(opened), *std::move(sampler));
+  if (store != nullptr) {
+    store->StartReading();
+  }
+  auto state = std::make_unique<State>(std::move(store), *std::move(opened), *std::move(sampler));
   state->slice = SliceOf(job);
   state->accumulation = config.gradient_accumulation_steps();
   state->sequence_length = config.sequence_length();
@@ -282,6 +352,9 @@ TokenLoader::~TokenLoader() {
     std::lock_guard lock(state_->mutex);
     state_->stop = true;
     state_->room.notify_all();
+  }
+  if (state_->store != nullptr) {
+    state_->store->Cancel();
   }
   state_->reader.join();
 }

@@ -51,6 +51,7 @@ absl::StatusOr<StepVerdict> Decide(const std::vector<StepVote>& votes) {
     }
     verdict.ranks_with_batch += vote.has_batch != 0 ? 1 : 0;
     verdict.micro_batch_s = std::max(verdict.micro_batch_s, vote.micro_batch_s);
+    verdict.save |= vote.save;
     if (vote.lacks_spare != 0 && verdict.rank_without_spare < 0) {
       verdict.rank_without_spare = static_cast<int>(rank);
     }

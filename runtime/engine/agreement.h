@@ -31,6 +31,7 @@ struct StepVote {
   // the others and has none to run it on.
   int32_t has_batch = 0;
   int32_t lacks_spare = 0;
+  uint32_t save = 0;         // StepHooks::save_vote.
   double micro_batch_s = 0;  // A micro-batch of this step took so long.
   double lr_factor = 1;      // EngineOptions::lr_factor of the step.
 };
@@ -49,6 +50,7 @@ struct StepVerdict {
   int ranks_with_batch = 0;
   int rank_without_spare = -1;  // The first that lacks one.
   double micro_batch_s = 0;     // The longest of any rank.
+  uint32_t save = 0;            // Every bit that a rank has set.
 
   double loss() const {  // NaN of no samples.
     return count > 0 ? loss_sum / static_cast<double>(count)

@@ -122,6 +122,9 @@ absl::StatusOr<StepReport> EngineCore::EndStep() {
   DT_RETURN_IF_ERROR(strategy.ReportLastStep());
   DT_ASSIGN_OR_RETURN(const StepVerdict verdict, AgreeOnEnd());
   parts_->looks.Take(verdict);
+  if (state_.hooks.take_save_votes) {
+    state_.hooks.take_save_votes(verdict.save);
+  }
   DT_RETURN_IF_ERROR(parts_->plan->TakeUnused(verdict));
   // The reduced gradient of the step is complete, or queued, and no weight has changed.
   DT_RETURN_IF_ERROR(SettleBuffers(verdict));
@@ -171,6 +174,7 @@ absl::StatusOr<StepVerdict> EngineCore::AgreeOnEnd() {
   vote.unused_parameters = parts_->plan->NoteUsed(parts_->gradients->used());
   vote.buffers_changed = parts_->buffers->Changed() ? 1 : 0;
   vote.micro_batch_s = parts_->looks.MicroBatchSeconds(step_.micro_batches);
+  vote.save = state_.hooks.save_vote ? state_.hooks.save_vote() : 0;
   const absl::StatusOr<StepVerdict> verdict =
       filled.ok() ? Agree(job_.group(), vote) : absl::StatusOr<StepVerdict>(filled);
   if (!failure.ok()) {

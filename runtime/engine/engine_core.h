@@ -45,7 +45,8 @@ class EngineCore {
   absl::StatusOr<double> Evaluate(const internal::EvaluationCalls& calls);
   absl::Status WithParameters(absl::FunctionRef<void()> function);
   // Collective. Takes a step again that ended so, by the gradient that `fill` brings: weights and
-  // states are then as they were behind it. REQUIRES: a CPU rank; it is the step after the state's.
+  // states are then as they were behind it. REQUIRES: it is the step after the state's, and
+  // settled.
   absl::Status Replay(const StepEnd& end,
                       absl::FunctionRef<absl::Status(const GradientMemory&)> fill);
 

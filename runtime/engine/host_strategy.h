@@ -35,6 +35,9 @@ class HostStrategy final : public StepStrategy {
   absl::Status Fill(StepVote& vote) override;
   absl::Status Prepare(const StepVerdict& verdict) override;
   absl::Status Update(const StepVerdict& verdict, StepReport& report) override;
+  absl::Status Replay(const StepVerdict& verdict, StepReport& report) override {
+    return Update(verdict, report);
+  }
   const at::Tensor* skip_flag() const override { return nullptr; }
   absl::Status End(const StepVerdict& verdict, StepReport& report) override;
 

@@ -5,8 +5,7 @@
 
 namespace dtrain {
 
-GradientMemory KeptSteps::Memory() const {
-  // The gradients' own memory. Between the agreement and the update nobody else uses it.
+GradientMemory MemoryOfReduced(const GradientSync& gradients) {
   const ReducedGradient reduced = gradients.reduced();
   return {const_cast<float*>(reduced.data), reduced.by_shard};
 }
@@ -36,10 +35,10 @@ absl::Status KeptSteps::Update(const StepEnd& end, StepReport& report,
   state.progress.loss_unit = end.loss_unit;
   plan.Replay(end.unused);
   if (end.updates()) {
-    DT_RETURN_IF_ERROR(fill(Memory()));
+    DT_RETURN_IF_ERROR(fill(MemoryOfReduced(gradients)));
   }
   DT_RETURN_IF_ERROR(DropAllGathered(state));
-  return strategy.Update({.loss_sum = end.loss_sum,
+  return strategy.Replay({.loss_sum = end.loss_sum,
                           .count = end.count,
                           .samples = end.samples,
                           .sum_of_squares = end.sum_of_squares,

@@ -15,6 +15,9 @@
 
 namespace dtrain {
 
+// The memory of the reduced gradient. Between the agreement and the update nobody else uses it.
+GradientMemory MemoryOfReduced(const GradientSync& gradients);
+
 // The parts of an engine that take part in it.
 struct KeptSteps {
   EngineState& state;
@@ -24,15 +27,12 @@ struct KeptSteps {
 
   // Gives the step that ends as `verdict` says to StepHooks::keep_step, if there is one.
   void Keep(const StepVerdict& verdict) const;
-  // The update of that step has ended.
+  // The update of that step has ended, or is queued.
   void Updated() const;
   // Collective: updates once more by the gradient that `fill` brings. `report` gets the update's
   // times. An error may leave weights of two steps.
   absl::Status Update(const StepEnd& end, StepReport& report,
                       absl::FunctionRef<absl::Status(const GradientMemory&)> fill) const;
-
- private:
-  GradientMemory Memory() const;
 };
 
 }  // namespace dtrain

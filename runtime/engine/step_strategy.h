@@ -43,6 +43,9 @@ class StepStrategy {
   // Collective, behind Prepare: changes weights, or nothing where the step is skipped, and
   // makes them whole on all ranks. An error may leave weights of two steps.
   virtual absl::Status Update(const StepVerdict& verdict, StepReport& report) = 0;
+  // Collective, in place of all the above: updates once more as a step did that ended with this
+  // verdict, by the gradient that is in place, and accounts for it.
+  virtual absl::Status Replay(const StepVerdict& verdict, StepReport& report) = 0;
   // Not null: a flag on the device that says whether the step changed nothing. Then the host does
   // not know it yet.
   virtual const at::Tensor* skip_flag() const = 0;

@@ -1,6 +1,9 @@
 #include "runtime/job/exception_status.h"
 
 #include <cerrno>
+#include <future>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -58,6 +61,25 @@ absl::Status FromException(const char* where, const std::exception& error,
     absl::StrAppend(&line, "; ", env::kBacktrace, "=1 logs a backtrace");
   }
   return absl::InvalidArgumentError(line);
+}
+
+absl::Status CallSafely(absl::FunctionRef<std::string()> where,
+                        absl::FunctionRef<absl::Status()> body) {
+  std::optional<absl::Status> status;
+  std::packaged_task<void()> task([&] {
+    try {
+      status = body();
+    } catch (const std::exception& error) {
+      status = FromException(where().c_str(), error);
+    }
+  });
+  task();  // It keeps an exception of any other type, which goes with it.
+  return status.has_value()
+             ? *std::move(status)
+             : absl::InvalidArgumentError(absl::StrCat(
+                   where(),
+                   ": something was thrown that is no std::exception, and has no text; throw a "
+                   "std::runtime_error, or return an absl::Status"));
 }
 
 }  // namespace dtrain

@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
 namespace dtrain {
@@ -19,5 +20,10 @@ bool WantsBacktraces();
 // it can be taken only where they are thrown: then the log says how to get it.
 absl::Status FromException(const char* where, const std::exception& error,
                            const std::string& known = "");
+
+// What `body` returns, or FromException of what it throws. Something thrown that is no
+// std::exception is InvalidArgument too, and does not end the process. `where` is called only then.
+absl::Status CallSafely(absl::FunctionRef<std::string()> where,
+                        absl::FunctionRef<absl::Status()> body);
 
 }  // namespace dtrain

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace dtrain {
@@ -39,6 +40,29 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(comm::Group& group, const s
     texts[rank] = all.substr(rank * widest, lengths[rank]);
   }
   return texts;
+}
+
+absl::Status AgreeOnError(Job& job, const absl::Status& mine) {
+  // The code as a letter, and the message.
+  const std::string text =
+      mine.ok()
+          ? ""
+          : absl::StrCat(std::string(1, static_cast<char>('a' + mine.raw_code())), mine.message());
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      GatherTexts(job.group(), text,
+                  Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+  const auto first = std::find_if(texts.begin(), texts.end(),
+                                  [](const std::string& each) { return !each.empty(); });
+  if (first == texts.end()) {
+    return absl::OkStatus();
+  }
+  const bool is_of_all = std::all_of(texts.begin(), texts.end(),
+                                     [&](const std::string& each) { return each == *first; });
+  const auto code = static_cast<absl::StatusCode>(first->front() - 'a');
+  return {code, is_of_all
+                    ? first->substr(1)
+                    : absl::StrCat("on rank ", first - texts.begin(), ": ", first->substr(1))};
 }
 
 absl::Status CheckSameOnRanks(Job& job, const std::string& mine, SayDifference say) {

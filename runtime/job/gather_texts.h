@@ -17,6 +17,10 @@ namespace dtrain {
 absl::StatusOr<std::vector<std::string>> GatherTexts(comm::Group& group, const std::string& mine,
                                                      Deadline deadline);
 
+// Collective. OK if `mine` is on every rank. Otherwise all ranks get the error of the first rank
+// that has one; where others have none or another, the message begins with its rank.
+absl::Status AgreeOnError(Job& job, const absl::Status& mine);
+
 // Collective. InvalidArgument on all ranks where the texts differ: `say` makes the message of rank
 // 0's text and the first other one.
 using SayDifference =

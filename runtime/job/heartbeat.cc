@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,9 @@ AgentMessage Heartbeat::Beat() {
 }
 
 void Heartbeat::SendRegular() {
+  if (const std::optional<std::string> why = agent_.TakeFailure(); why.has_value()) {
+    comm::AbandonGroups(*why);  // A peer on a host that fell silent would be awaited for long.
+  }
   std::vector<GroupProgress> groups = comm::ProgressOfGroups();
   {
     const std::lock_guard lock(mutex_);

@@ -214,7 +214,8 @@ HangLimits HangLimitsOf(const Job::State& state) {
   const double unless_set = carriers.gpu ? -patience_s : -1;
   return {.fixed_s = config.comm_hang_timeout_seconds().value_or(unless_set),
           .patience_s = patience_s,
-          .slow_s = config.comm_timeout_seconds()};
+          .slow_s = config.comm_timeout_seconds(),
+          .data_s = config.comm_hang_data_timeout_seconds().value_or(0)};
 }
 
 // All that may fail before a group tells the ranks of each other's end.

@@ -65,6 +65,7 @@ struct Job::State {
   std::atomic<bool> cpu_time_ended{false};  // The signal was some rank's SIGXCPU.
   // Names what that signal has cut short, "an evaluation" or "a step"; null: nothing.
   std::atomic<const char*> ended_by_stop{nullptr};
+  bool saved_at_stop = false;  // Checkpointer::MaybeSave has saved the step behind which it stops.
 };
 
 // Says how the program ended: to stderr, to the agent, to torchrun's error file.

@@ -21,10 +21,11 @@ namespace dtrain {
 namespace {
 
 // The exit code of a job that ended with `status`, given what it had been asked to do.
-int JobExitCode(const Job* job, const absl::Status& status) {
+int JobExitCode(Job* job, const absl::Status& status) {
   const int signal =
       job != nullptr && job->stop_signal() != 0 ? job->stop_signal() : ReceivedStopSignal();
-  if (absl::IsCancelled(status) && signal == Job::kProgramStop) {
+  const bool was_saved = job != nullptr && job->state().saved_at_stop;
+  if (absl::IsCancelled(status) && signal == Job::kProgramStop && was_saved) {
     return kExitOk;  // Stopped as the program asked, with a committed save.
   }
   const bool terminated = signal == SIGTERM || signal == SIGXCPU;
@@ -79,6 +80,7 @@ absl::StatusOr<std::unique_ptr<Job>> CreateJob(const JobOptions& options) {
 struct Ended {
   int code = 0;
   bool is_recoverable = false;  // Another rank, a node or a connection was lost, and nothing else.
+  bool is_saved = false;        // SIGTERM ended it with a save. The agent knows what for.
 };
 
 bool LostOthers(const absl::Status& status) {
@@ -97,9 +99,25 @@ Ended RunJob(const JobOptions& options, absl::Status (*train)(Job&), bool& train
   if (job.ok()) {
     trains_on_host = (*job)->state().device->is_host();
   }
+  const bool is_used_up = job.ok() && (*job)->state().cpu_time_ended;
   return {.code = code,
           .is_recoverable =
-              trains_on_host && signal == 0 && code == kExitTemporary && LostOthers(status)};
+              trains_on_host && signal == 0 && code == kExitTemporary && LostOthers(status),
+          .is_saved = trains_on_host && signal == SIGTERM && code == kExitTerminated &&
+                      absl::IsCancelled(status) && !is_used_up};
+}
+
+// Waits for the next attempt behind a job that ended so. An error: this process ends.
+absl::Status AwaitNext(Survivor& survivor, const Ended& ended) {
+  if (ended.is_recoverable) {
+    ForgetStopSignals();  // While it waits, a signal ends this process.
+    return survivor.AwaitNextAttempt(ended.code);
+  }
+  // The ranks have agreed to stop, and the signal for this one may come only now. It asks for no
+  // more than has been done; the agent ends a process that it does not need.
+  DT_RETURN_IF_ERROR(survivor.AwaitNextAttempt(ended.code));
+  ForgetObeyedSignals();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -118,15 +136,19 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
   WriteStackAtCrash();
   InstallStopSignals();
   Survivor survivor(ReadEnvironment());
+  if (survivor.is_reserve() && !survivor.AwaitFirstAttempt().ok()) {
+    return kExitOk;  // Its agent has ended, or does not need it.
+  }
   bool trains_on_host = false;
   while (true) {
     const Ended ended = RunJob(arguments->options, train, trains_on_host);
-    if (!ended.is_recoverable || !survivor.can_stay()) {
+    if ((!ended.is_recoverable && !ended.is_saved) || !survivor.can_stay()) {
       return ended.code;
     }
-    ForgetStopSignals();  // While it waits, a signal ends this process.
-    if (const absl::Status next = survivor.AwaitNextAttempt(ended.code); !next.ok()) {
-      DT_LOG(Info) << "this process does not go on: " << next.message();
+    if (const absl::Status next = AwaitNext(survivor, ended); !next.ok()) {
+      if (!absl::IsCancelled(next)) {
+        DT_LOG(Info) << "this process does not go on: " << next.message();
+      }
       return ended.code;
     }
   }

@@ -93,6 +93,11 @@ void ForgetStopSignals() {
   }
 }
 
+void ForgetObeyedSignals() {
+  received = 0;
+  deferred = false;
+}
+
 int ReceivedStopSignal() { return received.load(); }
 
 }  // namespace dtrain

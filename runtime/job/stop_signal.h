@@ -27,6 +27,10 @@ void DeferStopSignals();
 // before its first job, and so does one that has come already.
 void ForgetStopSignals();
 
+// Between a job that a signal has ended with a save and the next one, for which that signal is not
+// meant: until DeferStopSignals() another one ends the process at once, as before its first job.
+void ForgetObeyedSignals();
+
 // The first signal received, 0 when none.
 int ReceivedStopSignal();
 

@@ -1,14 +1,19 @@
 #include "runtime/job/survivor.h"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -30,6 +35,28 @@ absl::Status Redirect(int fd, const std::string& path) {
   return dup2(file.get(), fd) == fd ? absl::OkStatus() : ErrnoStatus(errno, path);
 }
 
+// A process that was started without a place has only this thread, and threads that it starts later
+// inherit what is set here. An error is ignored, as for a new process: unbound it is right, but
+// slower.
+void Bind(const std::vector<int>& cpus, int memory_node) {
+  if (!cpus.empty()) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int cpu : cpus) {
+      if (cpu >= 0 && cpu < CPU_SETSIZE) {
+        CPU_SET(static_cast<size_t>(cpu), &set);
+      }
+    }
+    sched_setaffinity(0, sizeof(set), &set);
+  }
+  std::array<unsigned long, 16> nodes = {};
+  if (memory_node >= 0 && memory_node < 1024) {
+    const auto node = static_cast<size_t>(memory_node);
+    nodes.at(node / 64) = 1UL << (node % 64);
+    syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes.data(), 8 * sizeof(nodes));
+  }
+}
+
 // No other thread reads the environment now: those of the job have ended, and LibTorch's wait.
 absl::Status TakeOver(const NextAttempt& next) {
   for (const auto& [name, value] : next.environment) {
@@ -37,6 +64,7 @@ absl::Status TakeOver(const NextAttempt& next) {
       return ErrnoStatus(errno, absl::StrCat("cannot set the variable ", name));
     }
   }
+  Bind(next.cpus, next.memory_node);
   std::fflush(nullptr);
   std::cout.flush();
   DT_RETURN_IF_ERROR(Redirect(STDOUT_FILENO, next.out_path));
@@ -55,6 +83,10 @@ Survivor::Survivor(const Environment& environment) {
   if (token_.valid() && agent.ok()) {
     agent_ = *std::move(agent);
     agent_.Send(MessageOf(AgentMessage::Kind::kCanStay, *job));
+    is_reserve_ = job->is_reserve;
+  }
+  if (is_reserve_) {
+    close(job->token_fd);  // Its first job gets another one, as later ones do.
   }
 }
 
@@ -77,7 +109,17 @@ absl::Status Survivor::AwaitNextAttempt(int exit_code) {
   if (agent_.dropped() != dropped) {
     return absl::UnavailableError("the agent does not hear that this rank stays");
   }
-  DT_ASSIGN_OR_RETURN(const std::string order, agent_.Receive(Deadline::After(kOrderTime)));
+  return AwaitOrder(Deadline::After(kOrderTime));
+}
+
+// The agent ends it when it is of no use any more.
+absl::Status Survivor::AwaitFirstAttempt() { return AwaitOrder(Deadline::Infinite()); }
+
+absl::Status Survivor::AwaitOrder(Deadline deadline) {
+  DT_ASSIGN_OR_RETURN(const std::string order, agent_.Receive(deadline));
+  if (order == kEndOrder) {
+    return absl::CancelledError("the launcher ends this process");
+  }
   DT_ASSIGN_OR_RETURN(const NextAttempt next, NextAttempt::Parse(order));
   DT_RETURN_IF_ERROR(TakeOver(next));
   return OfferToken();

@@ -6,11 +6,16 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "runtime/plan/optimizer/lr_schedule.h"
+#include "runtime/plan/optimizer/param_groups.h"
 
 namespace dtrain {
 namespace {
@@ -38,6 +43,39 @@ absl::Status CheckGroup(const ParamGroupConfig& group) {
                                     "a group in EngineOptions::settings.groups has no params; name "
                                     "its parameters, for example {\"*.bias\"}")
                               : absl::OkStatus();
+}
+
+// Refuses by name what the configuration's optimizer does not have; `prefix` stands before names.
+absl::Status CheckKnown(const char* prefix, const ParamGroupConfig& given,
+                        const OptimizerConfig& optimizer) {
+  const std::vector<absl::string_view> known = plan::SettingsOf(optimizer.kind);
+  const std::pair<const char*, bool> all[] = {{"lr", given.lr.has_value()},
+                                              {"weight_decay", given.weight_decay.has_value()},
+                                              {"betas", given.betas.has_value()},
+                                              {"eps", given.eps.has_value()}};
+  for (const auto& [name, is_given] : all) {
+    if (is_given && std::find(known.begin(), known.end(), name) == known.end()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "EngineOptions::settings.%s%s does not belong to optimizer.type %s, which takes %s; "
+          "leave it out",
+          prefix, name, optimizer.name(), absl::StrJoin(known, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// An optimizer of the program's own may use all of them.
+absl::Status CheckOptimizerHas(const EngineSettings& settings, const OptimizerConfig& optimizer) {
+  const ParamGroupConfig own{.params = {},
+                             .lr = settings.lr,
+                             .weight_decay = settings.weight_decay,
+                             .eps = settings.eps,
+                             .betas = settings.betas};
+  DT_RETURN_IF_ERROR(CheckKnown("", own, optimizer));
+  for (const ParamGroupConfig& group : settings.groups) {
+    DT_RETURN_IF_ERROR(CheckKnown("groups[].", group, optimizer));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckProgramSettings(const EngineSettings& settings) {
@@ -81,6 +119,9 @@ absl::Status CheckScalable(const Config& config, const SettledSettings& settled)
 
 absl::StatusOr<SettledSettings> SettleSettings(const Config& config, const EngineOptions& options) {
   DT_RETURN_IF_ERROR(CheckProgramSettings(options.settings));
+  if (options.optimizer == nullptr) {
+    DT_RETURN_IF_ERROR(CheckOptimizerHas(options.settings, config.optimizer()));
+  }
   const EngineSettings own = Merged(config.engine_settings(options.name), options.settings);
   SettledSettings settled{
       .optimizer = config.optimizer(),

@@ -10,8 +10,10 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "base/numeric/dtype.h"
 #include "dtrain/engine.h"
+#include "kernels/optimizer/step_verdict.h"
 #include "runtime/model/flat_parameters.h"
 #include "runtime/optimizer/step_end.h"
 #include "runtime/plan/layout/shard_plan.h"
@@ -60,8 +62,21 @@ struct TrainingProgress {
   double loss_unit = 0;
 };
 
+// A step on a GPU whose reduced gradient is complete for what is queued on the compute stream.
+struct ReducedOnDevice {
+  GradientMemory gradient;
+  // In device memory: the verdict of the step, from the end of its update until the next step's.
+  const kernels::StepVerdictNumbers* verdict = nullptr;
+  // For any thread, once the device has passed the step: why what came of it is worthless.
+  std::function<absl::Status()> health;
+};
+
 // Calls by which saves and a step journal take part in a step. Each is null if nobody needs it.
 struct StepHooks {
+  // What this rank's save in the background says in the agreement of a step, as bits, and what the
+  // saves of all ranks have said there together. So saves need no exchange of their own.
+  std::function<uint32_t()> save_vote;
+  std::function<void(uint32_t all)> take_save_votes;
   // Called before weights and states change, by all ranks `together` in a step, or by one rank
   // alone: a save in the background reads them.
   std::function<absl::Status(bool together)> before_update;
@@ -73,7 +88,9 @@ struct StepHooks {
       absl::FunctionRef<void(int64_t begin, int64_t elements, const float* gradient)>;
   std::function<void(const UpdatePiece& piece, const float* gradient, PartUpdate update)>
       update_piece;
-  // Called when that update has ended, before the program can write to a weight.
+  // On a GPU, before the update is queued: what is queued here may change the gradient.
+  std::function<absl::Status(const ReducedOnDevice& reduced)> gradient_reduced;
+  // Called when that update has ended, or is queued, before the program can write to a weight.
   std::function<void()> step_updated;
 };
 

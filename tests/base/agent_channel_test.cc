@@ -38,6 +38,10 @@ class Agent {
   std::string path() const { return folder_ + "/agent"; }
   void Accept() { connection_.reset(accept(listener_.get(), nullptr, nullptr)); }
   void Close() { connection_.reset(); }
+  void Send(const std::string& text) const {
+    EXPECT_EQ(send(connection_.get(), text.data(), text.size(), 0),
+              static_cast<ssize_t>(text.size()));
+  }
   std::string Receive() {
     char buffer[16384];
     const ssize_t bytes = recv(connection_.get(), buffer, sizeof(buffer), 0);
@@ -94,6 +98,20 @@ TEST(AgentChannel, SurvivesAnAgentThatIsGone) {
   agent.Close();
   channel->Send({});  // Raises no SIGPIPE.
   EXPECT_EQ(channel->dropped(), 1U);
+}
+
+TEST(AgentChannel, ARankHearsOnceWhyItsAttemptHasFailedAndNeverWaitsForIt) {
+  Agent agent;
+  auto channel = AgentChannel::Connect(agent.path());
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  agent.Accept();
+  EXPECT_EQ(channel->TakeFailure(), std::nullopt);
+  agent.Send("node 1 is lost");
+  EXPECT_EQ(channel->TakeFailure(), "node 1 is lost");
+  EXPECT_EQ(channel->TakeFailure(), std::nullopt);
+  agent.Close();
+  EXPECT_EQ(channel->TakeFailure(), std::nullopt);
+  EXPECT_EQ(AgentChannel().TakeFailure(), std::nullopt);
 }
 
 TEST(AgentChannel, SendsNothingWithoutAnAgent) {
@@ -160,7 +178,7 @@ TEST(AgentMessage, ABeatCarriesProgressTimesAndLimits) {
                    .forward_s = 0.5,
                    .backward_s = 0.625,
                    .update_s = 0.125};
-  message.limits = {.fixed_s = -1, .patience_s = 10, .slow_s = 600};
+  message.limits = {.fixed_s = -1, .patience_s = 10, .slow_s = 600, .data_s = 30};
   const auto parsed = AgentMessage::Parse(message.Encode());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->marks, 9U);
@@ -178,6 +196,7 @@ TEST(AgentMessage, ABeatCarriesProgressTimesAndLimits) {
   EXPECT_EQ(parsed->limits.fixed_s, -1);
   EXPECT_EQ(parsed->limits.patience_s, 10);
   EXPECT_EQ(parsed->limits.slow_s, 600);
+  EXPECT_EQ(parsed->limits.data_s, 30);
 }
 
 TEST(AgentMessage, ManyGroupsAndLongCallsStayOneDatagram) {

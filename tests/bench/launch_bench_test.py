@@ -1,6 +1,7 @@
 """./dev bench launch: what it makes of measured times, and its looks at jobs and hosts. Needs no build."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/launches"]
 import launch  # noqa: E402
 import launch_faults as faults  # noqa: E402
 import links  # noqa: E402
+import page_goals  # noqa: E402
 import page_tables  # noqa: E402
 import provenance  # noqa: E402
 import report  # noqa: E402
@@ -46,6 +48,7 @@ def results():
         return [{"dtrain": 0.4 + 0.1 * i, **{way: 4.0 + i for way in ways}} for i in range(3)]
 
     killed = [{"dtrain": {"seen_s": 0.01, "next_step_s": 0.2 + 0.1 * i, "new_step_s": 0.5},
+               "dtrain --no-reuse": {"seen_s": 0.02, "next_step_s": 0.7, "new_step_s": 0.9},
                "torchrun": {"seen_s": 0.1, "next_step_s": 6.0}, "torchft": {"next_step_s": 3.0}} for i in range(3)]
     hang = [{"dtrain": {"seen_s": 1.1 + 0.1 * i, "next_step_s": 1.9, "limit_s": 1.0, "right_rank": True}}
             for i in range(3)]
@@ -96,15 +99,32 @@ class Goals(unittest.TestCase):
     def test_the_page_shows_each_way_beside_its_goals(self):
         found = {**results(), "goals": report.judged(launch.all_goals(results()))}
         lines = page_tables.TABLES["launch"]({"a/launch.json": found})
-        for line in ("| 2 ranks: to the first forward | 500 | 5,000 | 5,000 | | 0.5 (at most 0.5); 0.1 (at most 0.125) "
-                     "| ok; ok |",
-                     "| SIGKILL of rank 1, until the first new step has ended | 500 | | | | | |",
-                     "| SIGSTOP of rank 1, until the next step has ended | 1,900 | over 20,000 | | | | |",
-                     "| loss of a host, with a spare, until the next step has ended | 1,500 | | | | 1.5 (at most 2) "
+        for line in ("| ms | dtrain | dtrain with `--no-reuse` | torchrun | torchrun without CUDA's libraries "
+                     "| torchft | goals | |",
+                     "| 2 ranks: to the first forward | 500 | | 5,000 | 5,000 | | 0.5 (at most 0.5); "
+                     "0.1 (at most 0.125) | ok; ok |",
+                     "| SIGKILL of rank 1, until the next step has ended | 300 | 700 | 6,000 | | 3,000 | "
+                     "0.29 (at most 0.3) | ok |",
+                     "| SIGKILL of rank 1, until the first new step has ended | 500 | 900 | | | | | |",
+                     "| SIGSTOP of rank 1, until the next step has ended | 1,900 | | over 20,000 | | | | |",
+                     "| loss of a host, with a spare, until the next step has ended | 1,500 | | | | | 1.5 (at most 2) "
                      "| ok |",
-                     "| 2,048 simulated ranks are ready | 500 | | | | 0.5 (at most 1) | ok |"):
+                     "| 2,048 simulated ranks are ready | 500 | | | | | 0.5 (at most 1) | ok |"):
             self.assertIn(line, lines)
+        self.assertEqual({line.count("|") for line in lines}, {8 + 1}, "each row has all columns")
         self.assertEqual(len(lines), 2 + 6 + 2 + 4 + 1 + 1)
+
+
+    def test_every_goal_is_in_a_row_of_the_page_of_all_goals(self):
+        found = {**results(), "bench": "launch", "marks": [], "goals": report.judged(launch.all_goals(results()))}
+        groups = [group for group in page_goals.GROUPS if group.bench == "launch"]
+        shown = [goal["name"] for group in groups for goal in group.found(found)]
+        self.assertEqual(sorted(shown), sorted(goal["name"] for goal in found["goals"]))
+
+    def test_every_way_that_is_measured_has_a_column(self):
+        with open(f"{SOURCE}/bench/launch.py", encoding="utf-8") as file:
+            measured = set(re.findall(r'"((?:dtrain|torch)[a-z]*(?:-cpu| --no-reuse)?)"', file.read()))
+        self.assertEqual(measured, set(launch.WAYS))
 
 
 class Faults(unittest.TestCase):

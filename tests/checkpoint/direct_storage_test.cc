@@ -32,6 +32,7 @@
 #include "base/log.h"
 #include "base/numeric/prng.h"
 #include "base/status.h"
+#include "checkpoint/storage/block_reader.h"
 #include "checkpoint/storage/direct_file.h"
 #include "checkpoint/storage/faulty_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
@@ -274,6 +275,33 @@ TEST_P(DirectStorageTest, AWriteThatFailsLaterIsAnErrorOfTheFile) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(folder_.path() + "/late: cannot write: File too large"),
                     HasSubstr(folder_.path() + "/early: ")));
+}
+
+// Whatever the file's size, and the place, length and memory of a read.
+TEST(DirectDiskTest, ReadsThatPassTheCacheGiveTheSameBytes) {
+  const TemporaryFolder folder;
+  const auto storage = *OpenPosixStorage(folder.path());
+  for (const size_t size : kSizes) {
+    SCOPED_TRACE(size);
+    const std::vector<std::byte> content = Content(size);
+    const std::string path = absl::StrCat("file", size);
+    ASSERT_TRUE(WriteOne(*storage, path, size, content).ok());
+    const auto file = storage->OpenFile(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    (*file)->PassCache();
+    std::vector<std::byte> read;
+    BlockReader blocks(**file, size);
+    for (size_t at = 0; at < size; at += kBlockBytes) {
+      const auto block = blocks.Next();
+      ASSERT_TRUE(block.ok()) << block.status();
+      read.insert(read.end(), block->begin(), block->end());
+    }
+    EXPECT_TRUE(read == content);
+    std::vector<std::byte> end(std::min<size_t>(size, 1001));
+    (*file)->PassCache();
+    ASSERT_TRUE((*file)->ReadAt(size - end.size(), absl::MakeSpan(end)).ok());
+    EXPECT_TRUE(std::equal(end.rbegin(), end.rend(), content.rbegin()));
+  }
 }
 
 TEST(DirectDiskTest, AReadBeyondTheEndSaysWhereTheFileEnds) {

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   DT_CHECK_OK(storage->MakeDirectory(SegmentFolder(kId)));
   DT_CHECK_OK(
       storage->Replace(SegmentPath(kId, 0, 1), {reinterpret_cast<const char*>(data), size}));
-  const auto reader = SegmentReader::Open(*storage, kId, 0, 1);
+  const auto reader = SegmentReader::Open(*storage, {kId, 0, 1});
   if (!reader.ok()) {
     return 0;
   }

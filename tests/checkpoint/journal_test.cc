@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -172,7 +173,7 @@ TEST(JournalTest, AFileThatIsCutCountsUpToTheLastWholeStep) {
   const auto storage = MakePosixStorage(whole);
   ASSERT_TRUE(WriteSegment(*storage, HeaderOf(1, 0), 3).ok());
   const std::string text = Slurp(*storage, PathOf(1, 0));
-  const auto reader = SegmentReader::Open(*storage, {1, 0}, 0, 1);
+  const auto reader = SegmentReader::Open(*storage, {{1, 0}, 0, 1});
   ASSERT_TRUE(reader.ok());
   SetLogLevel(LogLevel::kError);
   std::vector<int64_t> steps;
@@ -224,7 +225,7 @@ TEST(JournalTest, NamesFileAndPlaceOfWhatIsDamaged) {
   text[text.size() - 5] ^= 1;
   MemoryFileSystem files;
   const auto rotten = With(files, PathOf(1, 0), text);
-  const auto reader = SegmentReader::Open(*rotten, {1, 0}, 0, 1);
+  const auto reader = SegmentReader::Open(*rotten, {{1, 0}, 0, 1});
   ASSERT_TRUE(reader.ok());
   EXPECT_THAT((*reader)->Verify(2).message(),
               ::testing::AllOf(HasSubstr("rank-0-of-1.journal"), HasSubstr("gradient of step 2"),
@@ -233,8 +234,39 @@ TEST(JournalTest, NamesFileAndPlaceOfWhatIsDamaged) {
   // A file under another one's name.
   MemoryFileSystem moved;
   const auto wrong = With(moved, PathOf(4, 9), text);
-  EXPECT_THAT(SegmentReader::Open(*wrong, {4, 9}, 0, 1).status().message(),
+  EXPECT_THAT(SegmentReader::Open(*wrong, {{4, 9}, 0, 1}).status().message(),
               HasSubstr("holds the journal of rank 0 of 1 from step 0 of epoch 1 on"));
+}
+
+// A file of a host that is lost while it is read.
+class LostFile final : public ReadableFile {
+ public:
+  LostFile(std::string text, uint64_t lost_from) : text_(std::move(text)), lost_from_(lost_from) {}
+  uint64_t bytes() const override { return text_.size(); }
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const override {
+    if (offset >= lost_from_) {
+      return absl::UnavailableError("the host is lost");
+    }
+    std::memcpy(into.data(), text_.data() + offset, into.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string text_;
+  const uint64_t lost_from_;
+};
+
+// Else a copy that is whole would be removed as damaged.
+TEST(JournalTest, AFileThatCannotBeReadIsNotTakenForADamagedOne) {
+  MemoryFileSystem files;
+  const auto storage = MakePosixStorage(files);
+  ASSERT_TRUE(WriteSegment(*storage, HeaderOf(1, 0), 2).ok());
+  const std::string text = Slurp(*storage, PathOf(1, 0));
+  const auto reader = SegmentReader::OpenCopy(
+      {std::make_unique<LostFile>(text, text.size() / 3), "copy"}, {{1, 0}, 0, 1});
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->last(), 1);
+  EXPECT_TRUE(absl::IsUnavailable((*reader)->end())) << (*reader)->end();
 }
 
 TEST(JournalTest, ASegmentThatLacksARanksFileIsNotUsed) {
@@ -432,7 +464,7 @@ TEST(JournalFormatTest, HeadsAndHeadersComeBack) {
   other.attempt_base = 3;  // Behind the base.
   MemoryFileSystem files;
   const auto storage = With(files, PathOf(1, 2), EncodeHeader(other));
-  EXPECT_THAT(SegmentReader::Open(*storage, {1, 2}, 0, 1).status().message(),
+  EXPECT_THAT(SegmentReader::Open(*storage, {{1, 2}, 0, 1}).status().message(),
               HasSubstr("attempt_base"));
 }
 

@@ -236,6 +236,25 @@ TEST_F(FencingTest, ASaveWhoseModelCannotBeListedIsGivenUpOnEveryRank) {
   EXPECT_THAT(*ListCheckpoints(*storage_), IsEmpty());
 }
 
+TEST_F(FencingTest, ASnapshotThatCouldNotBeTakenIsGivenUpOnEveryRank) {
+  const WriterOptions options = OptionsFor(Begin(std::nullopt));
+  std::vector<SaveReport> reports(2);
+  RunRanks(2, [&](int rank, Exchange& exchange) {
+    FakeState state(10, rank, 2);
+    if (rank == 1) {
+      state.source().status = absl::DataLossError("the last step did not end");
+    }
+    Writer writer(*storage_, options);
+    reports[static_cast<size_t>(rank)] = writer.Save(10, state.source(), exchange);
+  });
+  for (const SaveReport& report : reports) {
+    EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
+    EXPECT_THAT(std::string(report.status.message()),
+                HasSubstr("rank 1: the last step did not end"));
+  }
+  EXPECT_THAT(*ListCheckpoints(*storage_), IsEmpty());
+}
+
 TEST_F(FencingTest, AttemptsThatBeginTogetherGetDifferentEpochs) {
   std::vector<int64_t> epochs(8);
   RunRanks(8, [&](int rank, Exchange&) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "checkpoint/storage/faulty_file_system.h"
 #include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/testing.h"
@@ -277,6 +278,25 @@ TEST_F(SafetensorsFileTest, ASourceThatGivesTheWrongSizeIsNamedAndTheFileIsGone)
   EXPECT_THAT(std::string(written.status().message()),
               HasSubstr("memory:/f: tensor w came with 1 bytes, its shape and dtype take 8"));
   EXPECT_FALSE(storage_->OpenFile("f").ok());
+}
+
+// The file system has no room for what it took.
+TEST_F(SafetensorsFileTest, AFileThatCannotBeMadeDurableIsGone) {
+  const std::byte byte{};
+  int64_t calls = 0;
+  for (const bool fails : {false, true}) {
+    FaultyFileSystem files(
+        memory_, fails ? FaultPlan{.at = calls, .kind = FaultKind::kNoSpace} : FaultPlan{});
+    const auto storage = MakePosixStorage(files);
+    auto pending = StartSafetensors(
+        *storage, fails ? "g" : "f", {{"w", DType::kUInt8, {1}}},
+        [&](size_t, ByteSink sink) { return sink(absl::MakeConstSpan(&byte, 1)); },
+        Access::kEveryone);
+    ASSERT_TRUE(pending.ok()) << pending.status();
+    calls = files.calls();
+    EXPECT_EQ(FinishFile(*storage, *pending).ok(), !fails);
+    EXPECT_EQ(storage_->OpenFile(fails ? "g" : "f").ok(), !fails);
+  }
 }
 
 TEST_F(SafetensorsFileTest, AShapeBelowZeroAndABufferOfAnotherSizeAreRefused) {

@@ -3,14 +3,17 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/status.h"
 #include "checkpoint/commit/save_attempt.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "tests/checkpoint/forwarding_storage.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::save_load_test {
@@ -50,6 +53,59 @@ class SaveLoadTest : public ::testing::Test {
   TemporaryFolder folder_;
   std::unique_ptr<Storage> storage_;
 };
+
+// Notes when files are created, finished and published.
+class NotingStorage final : public ForwardingStorage {
+ public:
+  using ForwardingStorage::ForwardingStorage;
+  absl::StatusOr<std::unique_ptr<WritableFile>> CreateFile(const std::string& path, uint64_t bytes,
+                                                           Access access) override {
+    DT_ASSIGN_OR_RETURN(auto file, inner_.CreateFile(path, bytes, access));
+    events.push_back("create " + path);
+    return std::make_unique<File>(std::move(file), "finish " + path, events);
+  }
+  absl::Status Publish(const std::string& path, absl::string_view content) override {
+    events.push_back("publish " + path);
+    return inner_.Publish(path, content);
+  }
+  size_t At(const std::string& event) const {
+    return static_cast<size_t>(std::find(events.begin(), events.end(), event) - events.begin());
+  }
+  std::vector<std::string> events;
+
+ private:
+  class File final : public WritableFile {
+   public:
+    File(std::unique_ptr<WritableFile> inner, std::string name, std::vector<std::string>& events)
+        : inner_(std::move(inner)), name_(std::move(name)), events_(events) {}
+    absl::Status Append(absl::Span<const std::byte> data) override { return inner_->Append(data); }
+    absl::Status Finish() override {
+      events_.push_back(name_);
+      return inner_->Finish();
+    }
+
+   private:
+    const std::unique_ptr<WritableFile> inner_;
+    const std::string name_;
+    std::vector<std::string>& events_;
+  };
+};
+
+// The disk has work while the next file's first bytes are on their way.
+TEST_F(SaveLoadTest, AFileIsMadeDurableWhileTheNextOneIsWrittenAndAllBeforeTheCommit) {
+  NotingStorage storage(*storage_);
+  const auto reports = SaveOnRanks(storage, OptionsFor(Begin()), 1, 12);
+  ASSERT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
+  const std::string folder = "step-000000000012.e1/";
+  const size_t commit = storage.At("publish " + folder + "MANIFEST.json");
+  ASSERT_LT(commit, storage.events.size());
+  for (const char* const name :
+       {"model/model.safetensors", "model/config.json", "state/rank-0-of-1.safetensors"}) {
+    EXPECT_LT(storage.At(absl::StrCat("finish ", folder, name)), commit) << name;
+  }
+  EXPECT_LT(storage.At("create " + folder + "state/rank-0-of-1.safetensors"),
+            storage.At("finish " + folder + "model/model.safetensors"));
+}
 
 TEST_F(SaveLoadTest, OneRankReadsBackEveryBit) {
   const auto reports = SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 1200);

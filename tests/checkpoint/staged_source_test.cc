@@ -124,6 +124,21 @@ TEST_P(StagedSourceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
   }
 }
 
+TEST_P(StagedSourceTest, SaysWhetherAnUpdateMayHaveToWaitForTheStorage) {
+  const Owner owner(3);
+  StagedSource source(owner.Snapshot(kAllLive), pool_);
+  EXPECT_TRUE(source.HoldsUpdate());
+  EXPECT_EQ(source.MayWait(), GetParam() < 8);
+  std::thread writer([&] {
+    ReadAll(source, Order(1));
+    source.Close();
+  });
+  source.LetUpdate();
+  EXPECT_FALSE(source.HoldsUpdate());  // Nothing is left to be copied.
+  EXPECT_FALSE(source.MayWait());
+  writer.join();
+}
+
 TEST_P(StagedSourceTest, AnUpdateWaitsForNothingThatAFullCopyHolds) {
   Owner owner(3);
   StagedSource source(owner.Snapshot(kAllLive), pool_);

@@ -156,6 +156,25 @@ TEST_P(GroupWatchdogTest, ARankThatHangsOutsideOfCollectivesIsNamedAndTellsOfIts
   }
 }
 
+TEST_P(GroupWatchdogTest, ACollectiveEndsLongBeforeItsLimitWhenAnotherTellsOfALoss) {
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto group, Create(context, absl::Hours(1)));
+    if (context.rank == 1) {  // As on a host that has fallen silent: no connection ends.
+      return context.store->Get("over", Deadline::After(kSoon)).status();
+    }
+    float value = 1;
+    DT_ASSIGN_OR_RETURN(const Work work, group->AllReduce({&value, 4}, ReduceOp::kSum));
+    AbandonGroups("node 1 has been silent for 900ms");
+    const absl::Status status = work.Wait();
+    DT_RETURN_IF_ERROR(context.store->Set("over", "", Deadline::Infinite()));
+    return status;
+  });
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kAborted) << results[0].status;
+  EXPECT_THAT(std::string(results[0].status.message()),
+              HasSubstr("node 1 has been silent for 900ms"));
+  EXPECT_TRUE(results[1].status.ok()) << results[1].status;
+}
+
 TEST_P(GroupWatchdogTest, ACollectiveThatNobodyWaitsForIsToldToThePeersThatWaitInIt) {
   const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(auto group,

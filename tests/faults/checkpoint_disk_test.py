@@ -139,7 +139,9 @@ class Disks(EndToEnd):
         done = subprocess.run(["mount", *command, mount], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             self.skipTest(f"LOUD SKIP: cannot mount here: {done.stderr.strip()}")
-        self.addCleanup(subprocess.run, ["umount", mount], check=False)
+        # The kernel lets go of what lies on a loop device a moment after that is unmounted.
+        self.addCleanup(self.wait_until, lambda: subprocess.run(["umount", mount], check=False).returncode == 0,
+                        f"umount {mount}")
 
     def test_a_full_tmpfs_does_not_stop_training_and_the_next_save_with_room_succeeds(self):
         mount = f"{self.folder}/small-tmpfs"

@@ -1,13 +1,11 @@
 """Jobs whose number of nodes changes while the real program trains: what they lose, and that the numbers are
 those of a run that was resumed at the other size by hand."""
-import os
 import signal
-import socket
-import subprocess
 import time
 
 import end_to_end
-from end_to_end import BIN, EndToEnd
+from elastic_nodes import ElasticNodes, free_port
+from end_to_end import BIN
 from time_bounds import bound_s
 
 # 48 micro-batches a step, which 3 ranks share and 2 too.
@@ -16,50 +14,21 @@ SETS = ["train_batch_size=96", "train_micro_batch_size_per_gpu=2", "checkpoint.i
 STEPS = 60
 
 
-class Elastic(EndToEnd):
-    def token(self):
-        path = f"{self.folder}/token"
-        if not os.path.exists(path):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-                file.write("5a" * 32)
-        return path
-
+class Elastic(ElasticNodes):
     def start_nodes(self, name, nnodes, count, steps=STEPS):
         """The launchers of a run with one rank each, by node number."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        nodes = []
-        for node in range(count):
-            words = [f"{BIN}/dtrain", "launch", "--nnodes", nnodes, "--node-rank", str(node),
-                     "--rdzv-endpoint", f"127.0.0.1:{port}", "--token-file", self.token(),
-                     "--rdzv-conf", "last_call_timeout=60", "--run-dir", f"{self.folder}/{name}", "--",
-                     f"{BIN}/dtrain-gpt", self.config]
-            for value in [*SETS, f"train_steps={steps}"]:
-                words += ["--set", value]
-            with open(f"{self.folder}/{name}-node-{node}.log", "a", encoding="utf-8") as log:
-                nodes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log,
-                                              stderr=subprocess.STDOUT, env=self.environment(None)))
-        return nodes
-
-    def said(self, name, node=0):
-        with open(f"{self.folder}/{name}-node-{node}.log", encoding="utf-8") as file:
-            return file.read()
+        port = free_port()
+        return [self.start_node(name, node, nnodes, port, [*SETS, f"train_steps={steps}"])
+                for node in range(count)]
 
     def end_nodes(self, name, nodes, codes):
         for node, process in enumerate(nodes):
-            try:
-                process.wait(end_to_end.TIME_BOUND_S)
-            except subprocess.TimeoutExpired:
-                self.fail(f"node {node} does not end:\n{self.said(name, node)}")
-        self.assertEqual([process.returncode for process in nodes], codes, self.said(name))
+            self.end_node(name, node, process, codes[node])
 
     def await_durable(self, name, step, nodes):
-        end = time.monotonic() + end_to_end.TIME_BOUND_S
-        while max((record["step"] for record in self.records(f"{self.folder}/{name}")
-                   if record["kind"] == "ckpt" and record.get("durable")), default=0) < step:
-            self.assertTrue(all(process.poll() is None for process in nodes), self.said(name))
-            self.assertLess(time.monotonic(), end, self.said(name))
-            time.sleep(0.02)
+        self.await_that(lambda: max((record["step"] for record in self.records(f"{self.folder}/{name}")
+                                     if record["kind"] == "ckpt" and record.get("durable")), default=0) >= step,
+                        name, nodes)
 
     def check_numbers(self, name):
         """The run went on at one step with 2 of 3 ranks. Gives that step, after a comparison with a run
@@ -87,11 +56,13 @@ class Elastic(EndToEnd):
         self.assertLess(time.monotonic() - start, bound_s(1), "a lost node is seen within a second")
         self.end_nodes("killed", nodes, [0, 0, -signal.SIGKILL])
         self.check_numbers("killed")
+        for node in (0, 1):
+            self.check_one_process("killed", [75, 0], node)
 
     def test_a_drained_node_costs_no_step(self):
         nodes = self.start_nodes("drained", "2:3", 3)
         self.await_durable("drained", 4, nodes)
-        result = self.run_program([f"{BIN}/dtrain", "drain", "2", f"{self.folder}/drained"])
+        result = self.run_program([f"{BIN}/dtrain", "drain", "1", f"{self.folder}/drained"])
         self.assertEqual(result.code, 0, result.output)
         self.assertIn("has left after", result.output)
         self.end_nodes("drained", nodes, [0, 0, 0])
@@ -99,6 +70,8 @@ class Elastic(EndToEnd):
         steps = [record["step"] for record in self.records(f"{self.folder}/drained")
                  if record["kind"] == "step"]
         self.assertEqual(steps, list(range(1, STEPS + 1)), "each step was taken once")
+        for node in (0, 2):  # The rank of node 2 becomes rank 1.
+            self.check_one_process("drained", [143, 0], node)
 
     def test_what_does_not_divide_is_refused_by_name(self):
         sets = ["train_batch_size=8", "train_micro_batch_size_per_gpu=4"]

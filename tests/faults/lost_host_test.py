@@ -1,6 +1,7 @@
 """Two hosts, each a launcher with a disk and a memory of its own (checkpoint.local_dir and
 checkpoint.replicas): all processes of one are killed and all its data is deleted, and the same commands go
-on at the newest durable step, with the bits of a run that has lost nothing.
+on at the newest durable step, that of a checkpoint or of the step journal, with the bits of a run that has
+lost nothing.
 """
 import glob
 import json
@@ -19,8 +20,14 @@ from time_bounds import bound_s
 SETS = ["checkpoint.interval=2", "checkpoint.local_dir=disk", "checkpoint.replicas=1",
         "checkpoint.replica_dir=memory", "checkpoint.async=false", "metrics.tensorboard=false"]
 
+# No checkpoint but that of step 0. The journal wants the same train_steps in every attempt.
+JOURNAL_STEPS = 40
+JOURNAL = ["checkpoint.interval=100000", "checkpoint.journal=sync", "checkpoint.journal_share=1"]
+
 
 class LostHost(EndToEnd):
+    more_sets = ()
+
     def token(self):
         path = f"{self.folder}/token"
         if not os.path.exists(path):
@@ -40,7 +47,7 @@ class LostHost(EndToEnd):
                      "--rdzv-endpoint", f"127.0.0.1:{port}", "--token-file", self.token(),
                      "--nproc-per-node", "1", "--run-dir", f"{self.folder}/{name}/run", "--",
                      f"{BIN}/dtrain-gpt", self.config]
-            for value in [*SETS, f"train_steps={steps}", f"train_batch_size={4 * count}"]:
+            for value in [*SETS, *self.more_sets, f"train_steps={steps}", f"train_batch_size={4 * count}"]:
                 words += ["--set", value]
             with open(f"{folder}.log", "a", encoding="utf-8") as log:
                 hosts.append(subprocess.Popen(
@@ -79,11 +86,12 @@ class LostHost(EndToEnd):
                     pass
         shutil.rmtree(f"{self.folder}/{name}/host-{host}")
 
-    def train_until_lost(self, name, lost, count=2):
-        """A run that loses a host while it trains; gives the step at which it must go on."""
-        hosts = self.start_hosts(name, 100000, count)
+    def train_until_lost(self, name, lost, count=2, steps=100000, step_of=None):
+        """A run that loses a host while it trains, behind the sixth step that `step_of` counts; gives the
+        step of its newest checkpoint."""
+        hosts = self.start_hosts(name, steps, count)
         end = time.monotonic() + end_to_end.TIME_BOUND_S
-        while self.durable(name) < 6:
+        while (step_of or self.durable)(name) < 6:
             self.assertTrue(all(host.poll() is None for host in hosts), self.said(name))
             self.assertLess(time.monotonic(), end, self.said(name))
             time.sleep(0.02)
@@ -123,6 +131,26 @@ class LostHost(EndToEnd):
 
     def test_one_of_three_hosts_is_lost(self):
         self.check_lost("middle", 1, 3)
+
+    def test_the_journal_loses_no_step_with_a_host(self):
+        def trained(name):
+            return max(self.losses(f"{self.folder}/{name}/run"), default=0)
+
+        self.more_sets = JOURNAL
+        saved = self.train_until_lost("journal", 1, steps=JOURNAL_STEPS, step_of=trained)
+        self.assertEqual(saved, 0, "there is a checkpoint that the journal should not need")
+        last = trained("journal")
+        self.end_hosts("journal", self.start_hosts("journal", JOURNAL_STEPS), [0, 0])
+        run_dir = f"{self.folder}/journal/run"
+        [restored] = [record["restored"] for record in self.records(run_dir) if "restored" in record]
+        # The last step that rank 0 told of may have ended before its record was durable.
+        self.assertGreaterEqual(restored, last - 1, self.said("journal"))
+        self.end_hosts("straight", self.start_hosts("straight", JOURNAL_STEPS), [0, 0])
+        straight = f"{self.folder}/straight/run"
+        losses = self.losses(run_dir)
+        self.assertEqual(max(losses), JOURNAL_STEPS)
+        self.assertEqual(losses, {step: loss for step, loss in self.losses(straight).items() if step in losses})
+        self.assertEqual(self.model_files(run_dir), self.model_files(straight))
 
     def test_the_manifest_names_the_host_of_each_rank(self):
         self.end_hosts("named", self.start_hosts("named", 2), [0, 0])

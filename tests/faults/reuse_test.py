@@ -101,6 +101,23 @@ class Reuse(EndToEnd):
         self.assertEqual(self.reused(run_dir), [])
         self.assertEqual([e["rank"] for e in self.events(run_dir, "spawn")], [0, 1, 0, 1])
 
+    def test_a_process_in_reserve_takes_the_place_of_a_killed_rank(self):
+        run_dir, process = self.start_run("reserve", extra=["--reserve"])
+        self.wait_until(lambda: self.events(run_dir, "reserve"), "a process waits in reserve", process)
+        [waits] = [event["pid"] for event in self.events(run_dir, "reserve")]
+        pids = ranks_of(process.pid)
+        self.assertEqual(sorted(pids), [0, 1], "it is no rank")
+        self.assertNotIn(waits, pids.values())
+        os.kill(pids[1], signal.SIGKILL)
+        [kill] = self.await_kills(run_dir, process, 1)
+        steps = self.check_end(run_dir, process)
+        self.assertEqual([(e["rank"], e["pid"]) for e in self.events(run_dir, "reserve_taken")], [(1, waits)])
+        self.assertEqual(self.reused(run_dir), [(0, pids[0])])
+        self.assertEqual([e["rank"] for e in self.events(run_dir, "spawn")], [0, 1], "no other was started")
+        self.assertIn("rank-1.err", os.listdir(f"{run_dir}/logs/attempt-1"))
+        again = min(r["ts"] for r in steps if r["ts"] > kill["ts"] and r["attempt"] == 1)
+        print(f"{again - kill['ts']:.3f} s from a killed rank to the next right step, a process in reserve")
+
     def test_sigterm_while_a_survivor_waits_ends_it_with_the_job(self):
         # Without a checkpoint the launcher waits for a second, and the survivor with it.
         run_dir, process = self.start_run("waits", sets=["checkpoint.interval=0", "train_steps=100000"])

@@ -171,15 +171,19 @@ class Generate(EndToEnd):
     def test_bad_input_is_named(self):
         folder, _, _ = self.make("qwen2", "bad")
         data = self.write("one.jsonl", [{"prompt": "a", "completion": "b"}])
+        other, _, _ = self.make("qwen2", "bad-other")
         refused = [
             (["finetune", folder, data, "--out", f"{self.folder}/no"], ["has no chat template", "--template"]),
             (["finetune", folder, data, "--out", folder, "--template", "plain"], ["the model's own folder"]),
             (["finetune", folder, data, "--out", f"{self.folder}/data", "--template", "plain"],
              ["is no model folder"]),
+            (["finetune", folder, data, "--out", other, "--template", "plain"],
+             ["bad-other holds a model that this run has not written", "--overwrite"]),
             (["finetune", folder, data, "--out", f"{self.folder}/no", "--template", "plain", "--sequence-length",
               "65"], ["--sequence-length 65", "64 positions"]),
             (["generate", folder, "a", "--template", "nothing"], ["template \"nothing\" is unknown", "chatml"]),
             (["generate", folder, "a" * 64], ["the prompt has 64 tokens", "64 positions"]),
+            (["generate", folder, "a", "--repetition-penalty", "1e-30"], ["--repetition-penalty is 1e-30", "0.01"]),
             (["generate", f"{self.folder}/nowhere", "a"], ["nowhere"]),
             (["eval", folder, "--data", data], ["one.jsonl:1", "no member \"text\""]),
         ]

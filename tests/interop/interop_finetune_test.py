@@ -78,6 +78,18 @@ class Finetune(PublishedModels):
         for key, value in load_file(f"{again}/export/adapter/adapter_model.safetensors").items():
             self.assertTrue(value.equal(adapter[key]), key)
 
+    def test_adapters_do_not_go_on_over_another_base(self):
+        import torch
+        base, model = self.make("llama", "other-base")
+        options = {"method": "lora", "lora": LORA}
+        self.finetune("other-base", base, options, steps=1)
+        with torch.no_grad():
+            model.model.layers[0].self_attn.k_proj.weight.mul_(1.5)
+        model.save_pretrained(base)
+        _, output = self.finetune("other-base", base, options, steps=2, expect=64)
+        self.assert_one_line(output, "the base model differs from the one that the adapters were trained on: "
+                             "weights_digest was ", "restore its files, or start anew with --fresh")
+
     def test_lora_of_gpt2_is_pefts_at_stage_3(self):
         self.check_lora("gpt2", {"r": 3, "target_modules": ["c_attn", "c_fc"], "use_rslora": True},
                         ranks=2, stage=3)
@@ -141,6 +153,7 @@ class Finetune(PublishedModels):
             ({"lora": {"r": 33, "target_modules": ["q_proj"]}}, ["finetune.lora.r 33", "1 to 32"]),
             ({"lora": {"target_modules": ["c_attn"]}}, ["c_attn", "names no projection", "q_proj"]),
             ({"lora": {"target_modules": []}}, ["target_modules", "allowed"]),
+            ({"out": base}, [f"finetune.out {base} holds a model", "finetune.overwrite"]),
         ]
         for i, (options, parts) in enumerate(cases):
             _, output = self.finetune(f"bad-{i}", base, options, expect=64)

@@ -50,6 +50,16 @@ class Migrating(unittest.TestCase):
             sets = words[words.index("--set"):] if "--set" in words else []
             self.run_program(["dtrain", "config", "check", "config.json", "--world-size", "2", *sets])
 
+    def test_calls_of_the_tables_are_public_functions(self):
+        headers = ""
+        for path in glob.glob(f"{SOURCE}/runtime/include/dtrain/*.h"):
+            with open(path, encoding="utf-8") as file:
+                headers += file.read()
+        with open(f"{SOURCE}/docs/MIGRATING.md", encoding="utf-8") as file:
+            calls = set(re.findall(r"(?:job\.|engine->|checkpoints->|dtrain::\w+::)(\w+)\(", file.read()))
+        self.assertGreaterEqual(len(calls), 10)
+        self.assertEqual([call for call in calls if not re.search(rf"\b{call}\(", headers)], [])
+
     def test_configurations_are_those_of_the_examples_and_accepted(self):
         for block in blocks("MIGRATING.md", "json"):
             with open(f"{SOURCE}/examples/gan/gan.json", encoding="utf-8") as file:

@@ -80,6 +80,21 @@ class Slurm(EndToEnd):
             self.assertIn("launcher     Slurm\n", result.output)
             self.assertIn(f"store        {NODES[0]}:", result.output)
 
+    def test_each_node_knows_its_switches_without_slurms_file(self):
+        line = f"{BIN}/dtrain topo; echo $SLURM_TOPOLOGY_ADDR $SLURM_TOPOLOGY_ADDR_PATTERN"
+        result = self.srun(1, line)
+        self.assertEqual(result.code, 0, result.output)
+        addresses = [f"spine.leaf{i + 1}.{node}" for i, node in enumerate(NODES)]
+        for address in addresses:
+            self.assertIn(f"this node: {address}\n", result.output)
+            self.assertIn(f"{address} switch.switch.node\n", result.output)
+        path = f"{self.folder}/addresses"
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(said + "\n" for said in result.output.splitlines() if said.endswith(".node"))
+        result = self.run_program([f"{BIN}/dtrain", "topo", "--topology-conf", path, "--host", NODES[1]])
+        self.assertIn("leaf1: 127.0.0.1", result.output)
+        self.assertIn(f"this node: {addresses[1]}\n", result.output)
+
     def test_a_token_file_that_is_missing_is_named(self):
         # Each rank finds the error by itself; a rank that is killed while it starts would end with 143.
         result = self.srun(1, self.gpt("no-token"), kill_on_bad_exit=0,

@@ -1,8 +1,14 @@
 """Vocabularies of each kind that dtrain reads, learned by Hugging Face's tokenizers, and texts that are hard to cut."""
+import collections
 import json
 import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+try:
+    import sentencepiece
+except ImportError:
+    sentencepiece = None
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
@@ -70,6 +76,99 @@ def byte_fallback(text, size, normalizer, pre_tokenizer, decoder, fuse):
     return tokenizer
 
 
+def fields(message):
+    """{number: bytes} of the fields of a protobuf message that have a length."""
+    found, at = {}, 0
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+            if byte < 128:
+                return value
+    while at < len(message):
+        tag = number()
+        if tag & 7 == 2:
+            length = number()
+            found[tag >> 3] = message[at:at + length]
+            at += length
+        elif tag & 7 == 0:
+            number()
+        else:
+            at += 4 if tag & 7 == 5 else 8
+    return found
+
+
+def precompiled(rule):
+    """The normalizer that a tokenizer.json has of SentencePiece's rule: ModelProto.normalizer_spec's map."""
+    model = sentencepiece.SentencePieceNormalizer(rule_name=rule).serialized_model_proto()
+    return normalizers.Precompiled(fields(fields(model)[3])[2])
+
+
+def of_sentencepiece_model(model):
+    """The tokenizer.json of a model of byte pairs with byte fallback that changes nothing but spaces."""
+    pieces = [model.id_to_piece(i) for i in range(model.vocab_size())]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    merges = []
+    for i, piece in enumerate(pieces):
+        if not (model.is_byte(i) or model.is_control(i) or model.is_unknown(i)):
+            cut = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
+            known = sorted((ids[left], ids[right], left, right) for left, right in cut if left in ids and right in ids)
+            merges += [(-model.get_score(i), left, right) for _, _, left, right in known]
+    merges.sort(key=lambda merge: merge[0])
+    tokenizer = Tokenizer(models.BPE(ids, [merge[1:] for merge in merges], unk_token="<unk>", fuse_unk=True,
+                                     byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(),
+                                           decoders.Strip(" ", 1, 0)])
+    return tokenizer
+
+
+def simple_lines(lines, letters_max, special):
+    """Those of `lines` without special tokens that are written with the most frequent letters: Unigram has a piece for
+    each letter."""
+    letters = {letter for letter, _ in collections.Counter("".join(lines)).most_common(letters_max)}
+    return [line for line in lines if letters.issuperset(line) and not any(token in line for token in special)]
+
+
+def unigram(text, size, normalizer, pre_tokenizer, decoder, bytes_too=False):
+    """T5's, XLM-R's and ALBERT's kind."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, pre_tokenizer, decoder
+    special = ["<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(simple_lines(text, size // 4, [*special, "<0x"]), trainers.UnigramTrainer(
+        vocab_size=size, show_progress=False, special_tokens=special, unk_token="<unk>", n_sub_iterations=1,
+        shrinking_factor=0.5))
+    def change(document):
+        document["model"]["byte_fallback"] = bytes_too
+        document["model"]["vocab"] += [[f"<0x{byte:02X}>", -30.0] for byte in range(256)] * bytes_too
+    tokenizer = with_json(tokenizer, change)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return tokenizer
+
+
+def byte_pieces(normalizer):
+    """A vocabulary of bytes alone, whose tokens show each character that `normalizer` makes."""
+    pieces = [("<unk>", -1.0), *((f"<0x{byte:02X}>", -1.0) for byte in range(256))]
+    tokenizer = Tokenizer(models.Unigram(pieces, 0, True))
+    tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+def word_piece(text, size, **options):
+    """BERT's kind."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(**options)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    tokenizer.train_from_iterator(text, trainers.WordPieceTrainer(
+        vocab_size=size, show_progress=False, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        limit_alphabet=size // 3))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
 def whole_words(document):
     document["model"]["ignore_merges"] = True
 
@@ -97,6 +196,13 @@ def makers(text, size=1500):
                                  decoders.Strip(" ", 1, 0)])
     by_metaspace = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     unknown = models.BPE(unk_token="<unk>", fuse_unk=True)
+    words = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    lower = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+             normalizers.StripAccents(), normalizers.Lowercase()]
+    of_sentencepiece = {} if sentencepiece is None else {
+        "t5": lambda: unigram(text, size, precompiled("nmt_nfkc"), pre_tokenizers.Metaspace(), decoders.Metaspace()),
+        "xlm-r": lambda: unigram(text, size, normalizers.Sequence([
+            precompiled("nmt_nfkc"), normalizers.Replace(Regex(" {2,}"), " ")]), words, decoders.Metaspace(), True)}
     return {
         "gpt2": lambda: learn(text, gpt2, size, special=end),
         "gpt2 with added tokens": lambda: with_added_tokens(
@@ -112,7 +218,12 @@ def makers(text, size=1500):
                                      limit_alphabet=60),
         "llama2": lambda: byte_fallback(text, size, prepended, None, decoder, True),
         "mistral": lambda: byte_fallback(text, size, marked, first, decoder, False),
-        "metaspace": lambda: byte_fallback(text, size, marked, always, by_metaspace, True)}
+        "metaspace": lambda: byte_fallback(text, size, marked, always, by_metaspace, True),
+        "albert": lambda: unigram(text, size, normalizers.Sequence(lower), always, by_metaspace, True),
+        "bert": lambda: word_piece(text, size),
+        "bert cased": lambda: word_piece(text, size, lowercase=False, handle_chinese_chars=False),
+        "bert of bytes": lambda: byte_pieces(normalizers.BertNormalizer()),
+        **of_sentencepiece}
 
 
 SCRIPTS = [(0x20, 0x7f)] * 6 + [
@@ -165,7 +276,10 @@ def hard_texts(count, seed):
 
 
 def all_characters():
-    """Every assigned code point, as one text for each block."""
+    """Every assigned code point, one text for each block, and marks that are new in Unicode 16 behind another one."""
     blocks = [*range(0, 0x32000, 256), *range(0xe0000, 0xe0200, 256), 0x10ff00]
-    return ["".join(f"a{chr(point)} " for point in range(first, first + 256) if not 0xd800 <= point < 0xe000).encode()
-            for first in blocks]
+    texts = ["".join(f"a{chr(point)} " for point in range(first, first + 256) if not 0xd800 <= point < 0xe000)
+             for first in blocks]
+    texts += ["".join(f"e\u0301{chr(point)} {chr(point)}e\u0301" for point in points)
+              for points in (range(0x1ac0, 0x1af0), range(0x11380, 0x11400))]
+    return [text.encode() for text in texts]

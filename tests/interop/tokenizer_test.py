@@ -27,13 +27,51 @@ BIN = os.environ["DTRAIN_BIN"]
 IDS = os.environ["DTRAIN_TOKENIZER_IDS"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 SEED = 20261126
-TEXTS = 100000 if "DTRAIN_TEST_LONG" in os.environ else 4000
+LONG = "DTRAIN_TEST_LONG" in os.environ
+TEXTS = 100000 if LONG else 3000
+# The long comparison: of this machine's files, in many languages and with programs among them, and of texts that are
+# hard to cut.
+ALL_BYTES, FILE_BYTES, DOCUMENT_BYTES, BATCH_DOCUMENTS = 100 << 20, 60 << 20, 50000, 80
+FOLDERS = ("/usr/share/locale", "/usr/include", "/usr/lib/python3", "/usr/share/doc", "/usr/share/i18n", "/usr/lib")
 
 
-def encoded(path, texts, template, pattern=""):
+def files_below(folder):
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if os.path.isfile(f"{place}/{name}") and not os.path.islink(f"{place}/{name}"):
+                yield f"{place}/{name}"
+
+
+def documents_of_files():
+    """FILE_BYTES of documents, the same amount of each folder as long as it has that much."""
+    found, size = [], 0
+    for i, folder in enumerate(FOLDERS):
+        end = size + (FILE_BYTES - size) // (len(FOLDERS) - i)
+        for path in files_below(folder):
+            if size >= end:
+                break
+            with open(path, "rb") as file:
+                data = file.read(min(1 << 20, end - size))
+            size += len(data)
+            found += [data[at:at + DOCUMENT_BYTES] for at in range(0, len(data), DOCUMENT_BYTES)]
+    return found
+
+
+def hard_documents(size_min):
+    """Documents whose parts are texts that are hard to cut."""
+    found, size = [], 0
+    while size < size_min:
+        texts = tokenizer_kinds.hard_texts(20000, SEED + 2 + len(found))
+        found += [b"".join(texts[at:at + 500]) for at in range(0, len(texts), 500)]
+        size += sum(map(len, texts))
+    return found
+
+
+def encoded(path, texts, template, pattern="", mode=None):
     """[(ids, decoded text)] by dtrain."""
     frames = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    command = [IDS, path, "template" if template else "plain", pattern]
+    command = [IDS, path, mode or ("template" if template else "plain"), pattern]
     result = subprocess.run(command, input=frames, capture_output=True, check=False, timeout=bound_s(300))
     if result.returncode != 0:
         raise AssertionError(result.stderr.decode(errors="replace"))
@@ -90,6 +128,26 @@ class Tokenizers(unittest.TestCase):
                 path = f"{self.folder.name}/{name}.json"
                 tokenizer.save(path)
                 self.compare(name, path, tokenizer)
+
+    if LONG:
+        def test_tokens_of_100_megabytes_are_those_of_tokenizers(self):
+            documents = documents_of_files()
+            documents += hard_documents(ALL_BYTES - sum(map(len, documents)))
+            for name, make in tokenizer_kinds.makers(self.corpus).items():
+                path, count = f"{self.folder.name}/{name} long.json", 0
+                with self.subTest(name):
+                    tokenizer = make()
+                    tokenizer.save(path)
+                    for at in range(0, len(documents), BATCH_DOCUMENTS):
+                        batch = documents[at:at + BATCH_DOCUMENTS]
+                        strings = [document.decode(errors="replace") for document in batch]
+                        wanted = [one.ids for one in tokenizer.encode_batch_fast(strings, add_special_tokens=False)]
+                        texts = tokenizer.decode_batch(wanted, skip_special_tokens=False)
+                        rows = encoded(path, batch, template=False, mode="fast")
+                        self.expect_equal([ids for ids, _ in rows], wanted, f"{name}, documents from {at}")
+                        self.expect_equal([text for _, text in rows], texts, f"{name}, documents from {at}")
+                        count += sum(map(len, wanted))
+                    print(f"{name}: {count} tokens are equal", flush=True)
 
     def test_a_template_adds_the_tokens_around_a_text(self):
         tokenizer = tokenizer_kinds.makers(self.corpus)["llama2"]()

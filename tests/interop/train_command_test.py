@@ -27,6 +27,9 @@ class TrainCommand(EndToEnd):
     def test_an_empty_folder_is_all_it_needs_and_the_same_command_resumes(self):
         first = self.run_here(f"{BIN}/dtrain", "train", *QUICK)
         self.assertEqual(first.code, 0, first.output)
+        # The line at the end says for how long saves held the training up.
+        self.assertRegex(first.output,
+                         r"exit code 0.* after .*, of which 1 checkpoint held training up for [0-9.]+ m?s; run dir")
         self.assertIn("writing token files to data/headers from the headers in /usr/include", first.output)
         self.assertGreater(os.path.getsize(f"{self.place}/data/headers/train.bin"), 1 << 20)
         run_dir = f"{self.place}/runs/gpt"

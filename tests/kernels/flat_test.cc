@@ -195,6 +195,27 @@ TEST(FlatFill, WritesTheRoundedValueEverywhere) {
   });
 }
 
+// To the bits of base/numeric/float16.h, into another buffer and onto itself.
+TEST(FlatRound, GivesWhatBf16HoldsAndKeepsIt) {
+  EachVariant([](SimdLevel) {
+    for (const int64_t n : testing::OddSizes()) {
+      Buffer<float> src(n, 1);
+      src.Fill(5, 300.0F);
+      Buffer<float> apart(n, 3);
+      Buffer<BFloat16> kept(n, 1);
+      RoundToBf16Cpu(n, src.get(), apart.get(), kept.get(), testing::Split{.threads = 2});
+      Buffer<float> in_place = src;
+      RoundToBf16Cpu(n, in_place.get(), in_place.get(), nullptr, SerialFor);
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_TRUE(Is(kept, i, src(i)));
+        ASSERT_EQ(apart(i), ToFloat(ToBFloat16(src(i))));
+      }
+      ASSERT_TRUE(in_place.SameBits(apart));
+      ASSERT_TRUE(apart.GuardIntact() && kept.GuardIntact() && in_place.GuardIntact()) << n;
+    }
+  });
+}
+
 TEST(FlatInPlace, ScalesABufferOntoItself) {
   Buffer<float> x(5001, 1);
   x.Fill(4);

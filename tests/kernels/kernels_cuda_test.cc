@@ -304,5 +304,27 @@ TEST_F(Cuda, FlatOperationsGiveTheBitsOfTheCpu) {
   }
 }
 
+TEST_F(Cuda, RoundingToBf16GivesTheBitsOfTheCpuApartAndInPlace) {
+  for (const int64_t n : testing::OddSizes()) {
+    for (const int64_t shift : {0, 1}) {
+      for (const bool keeps : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << n << " shift " << shift << " keeps " << keeps);
+        Buffer<float> src(n), rounded(n);
+        src.Fill(8, 300.0F);
+        Buffer<BFloat16> kept(n);
+        Device<float> in_place(src, shift), apart(src, shift), result(rounded, shift);
+        Device<BFloat16> device_kept(kept, shift);
+        RoundToBf16Cpu(n, src.get(), rounded.get(), keeps ? kept.get() : nullptr, SerialFor);
+        BFloat16* const to = keeps ? device_kept.get() : nullptr;
+        ASSERT_TRUE(RoundToBf16Cuda(n, in_place.get(), in_place.get(), to, stream_).ok());
+        EXPECT_TRUE(in_place.Read(stream_).SameBits(rounded));
+        EXPECT_TRUE(device_kept.Read(stream_).SameBits(kept));
+        ASSERT_TRUE(RoundToBf16Cuda(n, apart.get(), result.get(), to, stream_).ok());
+        EXPECT_TRUE(result.Read(stream_).SameBits(rounded));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::kernels::kernels_cuda_test

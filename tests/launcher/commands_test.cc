@@ -40,6 +40,17 @@ TEST(Dtrain, HelpDescribesEveryProgramBesideIt) {
   EXPECT_EQ(alone.Err(), help.Out());
 }
 
+// The program runs as the ranks of a job, and uses its store and its key.
+TEST(Topo, MeasuresBetweenHostsAndNotBetweenRanksOfOne) {
+  LaunchedJob job({"launch", "--nproc-per-node", "2", "--run-dir", "run", "--", DTRAIN_PROGRAM,
+                   "topo", "--measure"});
+  EXPECT_EQ(job.Wait(), 64) << job.Err();
+  EXPECT_THAT(job.Err(), HasSubstr("ranks 0 and 1 are both on host"));
+  LaunchedJob alone({"topo", "--measure"});
+  EXPECT_EQ(alone.Wait(), 64);
+  EXPECT_THAT(alone.Err(), HasSubstr("start it as its ranks: dtrain launch --hostfile"));
+}
+
 // A folder with the launcher and programs of our own choice.
 TEST(Dtrain, AGroupListsWhatThereIsAndNamesTheNearest) {
   LaunchedJob place({"exit-codes"});

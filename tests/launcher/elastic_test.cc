@@ -193,8 +193,9 @@ TEST_F(ElasticTest, TheOthersWaitForALostNodeZeroAndGoOnWithItsSuccessor) {
   EXPECT_THAT(second.Err(), Not(HasSubstr("exit code")));
   LaunchedJob successor(Elastic(0, "echo attempt $DTRAIN_ATTEMPT of $WORLD_SIZE"));
   // The agent that is left tells the new coordinator of attempt 0, whose number is not used again.
-  ASSERT_TRUE(successor.AwaitText(Out(0, 0), "attempt 1 of 2")) << successor.Err();
-  ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 1")) << second.Err();
+  ASSERT_TRUE(successor.AwaitText(Out(1, 0), "attempt 1 of 2")) << successor.Err();
+  ASSERT_TRUE(second.AwaitText(Out(1, 1), "attempt 1")) << second.Err();
+  EXPECT_EQ(second.File(Out(0, 1)), "attempt 0\n") << "its logs have a folder of their own";
   second.Signal(SIGINT);
   EXPECT_EQ(second.Wait(), 130) << second.Err();
   EXPECT_EQ(successor.Wait(), 130) << successor.Err();

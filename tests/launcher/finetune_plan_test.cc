@@ -50,10 +50,25 @@ TEST(RowLength, IsWhatTheModelTakesAndNotMoreThanUsual) {
               HasSubstr("m/config.json says no number of positions"));
 }
 
-TEST(RunDirFor, IsNamedAsTheOutputWithOrWithoutASlashBehindIt) {
-  EXPECT_EQ(RunDirFor("tuned"), "runs/tuned");
-  EXPECT_EQ(RunDirFor("tuned/"), "runs/tuned");
-  EXPECT_EQ(RunDirFor("/models/a/../tuned//"), "runs/tuned");
+TEST(RunDirFor, IsNamedAsTheOutputAndAnotherForAnotherFolderOfTheSameName) {
+  const std::string run = RunDirFor("/models/tuned");
+  EXPECT_THAT(run, ::testing::MatchesRegex("runs/tuned-[0-9a-f]{8}"));
+  EXPECT_EQ(RunDirFor("/models/tuned/"), run) << "the same command finds it again";
+  EXPECT_EQ(RunDirFor("/models/a/../tuned//"), run);
+  EXPECT_NE(RunDirFor("/others/tuned"), run);
+}
+
+TEST(AreForProgram, AConfigurationIsThatWhateverOptionsStandBeforeIt) {
+  const auto are = [](const std::vector<std::string>& words) { return AreForProgram(words); };
+  EXPECT_TRUE(are({"config.json"}));
+  EXPECT_TRUE(are({"--set", "train_steps=4", "config.json"}));
+  EXPECT_TRUE(are({"--fresh", "--run-dir=runs/a", "--accept-change", "scheduler", "config.json"}));
+  EXPECT_TRUE(are({"--set", "a=b", "--deepspeed_config", "ds.conf"}));
+  EXPECT_FALSE(are({}));
+  EXPECT_FALSE(are({"--help"}));
+  EXPECT_FALSE(are({"model", "chats.json", "--out", "tuned"}));
+  EXPECT_FALSE(are({"--set", "model.x.json", "model", "chats.jsonl", "--out", "tuned"}));
+  EXPECT_FALSE(are({"--lora-rank", "8", "model", "chats.json"}));
 }
 
 TEST(PrepareArguments, AreThoseOfDataPrepare) {
@@ -101,6 +116,7 @@ TEST(FinetuneConfig, CountsStepsByEpochsAndEvaluatesOnceAnEpoch) {
   EXPECT_EQ(config["data"]["sequence_length"], kRow);
   EXPECT_EQ(config["finetune"]["method"], "lora");
   EXPECT_EQ(config["finetune"]["out"], "tuned");
+  EXPECT_EQ(config["finetune"]["overwrite"], true);
   EXPECT_EQ(config["finetune"]["lora"]["lora_alpha"], 32);
   EXPECT_EQ(config["optimizer"]["params"]["lr"], 2e-4);
   EXPECT_FALSE(config.contains("bf16"));

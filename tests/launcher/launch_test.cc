@@ -380,6 +380,7 @@ TEST(Launch, BadInputIsOneLineAndExitCode64) {
       {{"launch", "--nproc", "2", "sh"}, "unknown option --nproc"},
       {{"launch", "--run-dir", "/dev/null/x", "sh"}, "run directory /dev/null/x"},
       {{"launch", "--token-file", "/etc/passwd", "sh"}, "/etc/passwd"},
+      {{"launch", "--reserve", "sh"}, "--reserve needs --max-restarts or --nnodes MIN:MAX"},
       {{"lunch"}, "did you mean launch? There are: train, launch, finetune, "},
       {{"--frobnicate"}, "unknown option --frobnicate"},
       {{"trace", "merg", "x"}, "did you mean merge? There are: merge, torch"},

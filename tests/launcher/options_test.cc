@@ -44,6 +44,13 @@ TEST(ParseLaunch, TakesTorchrunsAndDeepSpeedsSpellings) {
               ElementsAre(SIGTERM, SIGUSR1));
 }
 
+TEST(ParseLaunch, KeepsAProcessInReserveIfToldTo) {
+  EXPECT_FALSE(Good({"--max-restarts", "1", "p"}).reserve);
+  EXPECT_TRUE(Good({"--reserve", "p"}).reserve) << "the number of nodes may be known later";
+  EXPECT_THAT(Bad({"--reserve", "--no-reuse", "--max-restarts", "1", "p"}),
+              HasSubstr("--reserve and --no-reuse contradict each other"));
+}
+
 TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
   const Environment environment = {
       {"PET_NPROC_PER_NODE", "4"}, {"PET_NNODES", "2"},      {"PET_NODE_RANK", "1"},

@@ -50,6 +50,7 @@ class WhyNotReusedTest : public ::testing::Test {
     shape_.run_id = "run";
     shape_.store = "n0:1000";
     shape_.reuse = true;
+    shape_.token_fd = 3;
     slot_.rank = 3;
     slot_.local_rank = 1;
     slot_.cpus = {2, 3};
@@ -112,6 +113,55 @@ TEST_F(WhyNotReusedTest, AProcessTakesOverEachVariableThatMayChange) {
     taken[name] = value;
   }
   EXPECT_EQ(taken, next);
+}
+
+// A process that was started ahead, for the node of these ranks.
+class ReserveTest : public WhyNotReusedTest {
+ protected:
+  ReserveTest() : reserve_(ReserveEnvironment(Variables())) {}
+
+  const Environment reserve_;
+};
+
+TEST_F(ReserveTest, NothingMakesItARank) {
+  for (const char* const name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                 "GROUP_RANK", "MASTER_ADDR", "DTRAIN_STORE", "DTRAIN_ATTEMPT"}) {
+    EXPECT_EQ(reserve_.count(name), 0U) << name;
+  }
+  EXPECT_EQ(reserve_.at("PATH"), "/bin");
+  const auto job = ResolveJobEnv(reserve_);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->source, LaunchSource::kAlone);
+  EXPECT_TRUE(job->is_reserve);
+  EXPECT_TRUE(job->reuse);
+}
+
+TEST_F(ReserveTest, ItCanBeAnyRankOfItsNodeInAnyAttempt) {
+  for (const int local : {0, 1}) {
+    slot_.rank = 2 + local;
+    slot_.local_rank = local;
+    slot_.nic = local == 0 ? "mlx5_0" : "mlx5_1";
+    shape_.attempt = 3 + local;
+    const Environment wanted = Variables();
+    const auto variables = VariablesForReserve(reserve_, wanted);
+    ASSERT_TRUE(variables.has_value()) << local;
+    Environment has = reserve_;
+    for (const auto& [name, value] : *variables) {
+      has[name] = value;
+    }
+    EXPECT_EQ(has, wanted);
+    EXPECT_FALSE(ResolveJobEnv(has)->is_reserve);
+  }
+}
+
+TEST_F(ReserveTest, WhatLibrariesReadWhileTheyAreLoadedMayNotDiffer) {
+  slot_.cores = 1;
+  EXPECT_FALSE(VariablesForReserve(reserve_, Variables()).has_value()) << "OMP_NUM_THREADS";
+  slot_.cores = 2;
+  base_["LD_LIBRARY_PATH"] = "/lib";
+  EXPECT_FALSE(VariablesForReserve(reserve_, Variables()).has_value());
+  base_ = {};  // A variable that it has and the rank has not cannot be taken away.
+  EXPECT_FALSE(VariablesForReserve(reserve_, Variables()).has_value());
 }
 
 }  // namespace

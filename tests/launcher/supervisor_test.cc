@@ -33,18 +33,21 @@ class SupervisorTest : public ::testing::Test {
   }
   // `arguments`: those of sh. `nodes`: of one rank each; this one is the first.
   AttemptResult Run(const std::vector<std::string>& arguments, size_t nodes, Peers& peers,
-                    const SupervisorLimits& limits = {}) {
+                    const SupervisorLimits& limits = {}, Survivors* survivors = nullptr) {
     Attempt attempt;
     attempt.program = "/bin/sh";
     attempt.name = "sh";
     attempt.arguments = arguments;
     attempt.shape.ranks_of_node.assign(nodes, 1);
     attempt.shape.run_dir = folder();
+    attempt.shape.agent_socket = socket_->path();
     attempt.slots = {RankSlot{}};
     attempt.log_dir = folder();
-    Supervisor supervisor({*signals_, *guard_, *socket_, **reporter_, &peers}, limits, attempt);
+    Supervisor supervisor({*signals_, *guard_, *socket_, **reporter_, &peers, survivors}, limits,
+                          attempt);
     return supervisor.Run();
   }
+  Guard& guard() { return *guard_; }
   const std::string& folder() const { return folder_.path(); }
 
  private:
@@ -93,8 +96,11 @@ TEST_F(SupervisorTest, ARankThatItKilledIsNoCauseThoughAPeerIsLostMeanwhile) {
 // process the signals `own`, one at each Take, and at last lets the rank `go`.
 class StoppedByAnother final : public Peers {
  public:
-  StoppedByAnother(const std::string& folder, std::vector<int> own)
-      : ready_(folder + "/ready"), go_(folder + "/go"), own_(std::move(own)) {}
+  StoppedByAnother(const std::string& folder, std::vector<int> own, bool job_goes_on = false)
+      : ready_(folder + "/ready"),
+        go_(folder + "/go"),
+        own_(std::move(own)),
+        job_goes_on_(job_goes_on) {}
   int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     if (!FileExists(ready_)) {
@@ -106,6 +112,7 @@ class StoppedByAnother final : public Peers {
       stop.kind = Order::Kind::kStop;
       stop.node = 1;
       stop.signal = SIGTERM;
+      stop.job_goes_on = job_goes_on_;
       return {stop};
     }
     if (turn <= own_.size()) {
@@ -124,6 +131,7 @@ class StoppedByAnother final : public Peers {
   const std::string ready_;
   const std::string go_;
   const std::vector<int> own_;
+  const bool job_goes_on_;
   size_t turn_ = 0;
 };
 
@@ -197,6 +205,61 @@ TEST_F(SupervisorTest, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ((*report)["kind"], "hang");
   EXPECT_EQ((*report)["first"]["node"], 1);
+}
+
+// A rank that has saved because of a signal on another node, and asks to stay. It keeps what it is
+// told in the file `told`.
+constexpr char kSavedRank[] = R"(
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+agent.connect(os.environ["DTRAIN_AGENT_SOCKET"])
+for kind in ("can_stay", "stays"):
+    agent.send(b'{"kind": "%s", "rank": 0, "exit_code": 143}' % kind.encode())
+open(sys.argv[1] + "/ready", "w").close()
+with open(sys.argv[1] + "/told", "wb") as file:
+    file.write(agent.recv(1000))
+sys.exit(143)
+)";
+
+class SavedRankTest : public SupervisorTest {
+ protected:
+  // The only end, which has code 143.
+  RankEnd EndWith(Peers& peers, const SupervisorLimits& limits = {}) {
+    std::ofstream(folder() + "/rank.py") << kSavedRank;
+    const AttemptResult result =
+        Run({"-c", "exec python3 $0/rank.py $0", folder()}, 1, peers, limits, &survivors_);
+    EXPECT_EQ(ExitCodeOf(result), kExitTerminated);
+    EXPECT_EQ(result.ends.size(), 1U);
+    return result.ends.empty() ? RankEnd() : result.ends.front();
+  }
+  std::string Told() const { return ReadFile(folder() + "/told", 1000).value_or("nothing"); }
+
+  Survivors survivors_{guard()};
+};
+
+TEST_F(SavedRankTest, StaysIfTheJobGoesOn) {
+  StoppedByAnother peers(folder(), {}, /*job_goes_on=*/true);
+  const RankEnd end = EndWith(peers);
+  EXPECT_EQ(kill(end.pid, 0), 0) << "it waits";
+  EXPECT_TRUE(survivors_.Take(RankSlot{.local_rank = 1}, {}) == std::nullopt);
+  survivors_.RemoveAll();
+  EXPECT_NE(kill(end.pid, 0), 0);
+  EXPECT_NE(Told(), kEndOrder);
+}
+
+TEST_F(SavedRankTest, EndsIfTheUserStopsTheJob) {
+  StoppedByAnother peers(folder(), {});
+  EXPECT_NE(kill(EndWith(peers).pid, 0), 0);
+  EXPECT_EQ(Told(), kEndOrder);
+}
+
+TEST_F(SavedRankTest, EndsIfNoNewsComesWhyItWasStopped) {
+  StoppedByAnother peers(folder() + "/never-ready", {});
+  SupervisorLimits limits;
+  limits.news = absl::Milliseconds(20);
+  EndWith(peers, limits);
+  EXPECT_EQ(Told(), kEndOrder);
 }
 
 }  // namespace

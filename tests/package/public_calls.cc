@@ -84,6 +84,11 @@ absl::Status Files(dtrain::Job& job, dtrain::Engine& engine, Net& net) {
   checkpoints->Track("engine", engine);
   checkpoints->Track("counter", counter);
   checkpoints->Track("average", {{"weight", at::zeros({2})}});
+  DT_ASSIGN_OR_RETURN(const auto ema, dtrain::Ema::Create(engine, net, 0.9));
+  checkpoints->Track("ema", ema->tensors());
+  DT_RETURN_IF_ERROR(ema->Update());
+  Net averaged;
+  DT_RETURN_IF_ERROR(ema->CopyTo(averaged));
   DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
   DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine.step()));
   DT_RETURN_IF_ERROR(checkpoints->Finish());

@@ -29,6 +29,7 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SwitchType=switch/none
+TopologyPlugin=topology/tree
 MpiDefault=none
 SlurmUser=root
 SlurmdUser=root
@@ -41,6 +42,11 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_ports} CPUs=2 RealMemory=500
 PartitionName=p Nodes=ALL Default=YES State=UP OverSubscribe=YES MaxTime=10
+"""
+# Slurm reads it beside its configuration.
+TOPOLOGY = """SwitchName=leaf1 Nodes=127.0.0.1
+SwitchName=leaf2 Nodes=127.0.0.2
+SwitchName=spine Switches=leaf[1-2]
 """
 NODES = ("127.0.0.1", "127.0.0.2")
 
@@ -76,6 +82,8 @@ class Cluster:
                 folder=self.folder, host=socket.gethostname().split(".")[0],
                 controller_port=port, node_ports=f"[{port + 1}-{port + 2}]",
                 nodes="127.0.0.[1-2]", first_job=random.randrange(1, 9000)))
+        with open(f"{self.folder}/topology.conf", "w", encoding="utf-8") as file:
+            file.write(TOPOLOGY)
         self.environment = {**os.environ, "SLURM_CONF": f"{self.folder}/slurm.conf"}
         self.processes = []
 

@@ -2,6 +2,7 @@
 declaration that nothing uses. Each rule is a function of paths and texts, tested on made-up ones."""
 import collections
 import os
+import re
 import unittest
 
 from cpp_text import Source
@@ -27,9 +28,15 @@ LONG_FUNCTIONS = {
 FOREIGN = {"base/dl/nvml.h", "base/dl/verbs.h", "comm/nccl/nccl_api.h"}
 # Twins of seams stand beside the real ones, though only tests use them.
 SEAMS = ("Fake", "Faulty", "MemoryFileSystem")
+# State machines that simulations drive: time and messages are arguments, and there are no files.
+CORES = tuple(f"launcher/{name}." for name in (
+    "nodes/coordinator_state", "nodes/elastic_job", "nodes/elastic_job_adopt", "nodes/elastic_job_end",
+    "nodes/lobby_inbox", "nodes/lobby_messages", "nodes/world_choice", "restart"))
+OUTSIDE = r'#include [<"](?:base/(?:file|clock|deadline)|fstream|filesystem|fcntl|unistd|poll|sys/|chrono|thread)'
 # Declarations without a use that this test sees, or that only tests and benchmarks use: the reasons.
 KEPT = {
     "TORCH_MODULE": "a macro of LibTorch",
+    "AbslHashValue": "the hash that containers of Abseil look for",
     "kDebug": "the least level, which LogLevelFromName makes from a number",
     "SetLogLevel": "tests of failures silence their warnings",
     "DT_CHECK_OK": "programs of bench/ and tests end with it where nobody takes a Status",
@@ -132,6 +139,11 @@ class Shape(unittest.TestCase):
 
     def test_folders_hold_few_files(self):
         self.assertEqual(full_folders(sources(".h", ".cc", ".cu", ".cuh", ".py")), [])
+
+    def test_simulated_cores_know_no_files_clock_or_network(self):
+        self.assertEqual([(path, found) for path in CODE if path.startswith(CORES)
+                          if (found := re.findall(OUTSIDE, text_of(path)))], [])
+        self.assertEqual(len({path.split(".")[0] for path in CODE if path.startswith(CORES)}), len(CORES))
 
     def test_functions_fit_a_screen(self):
         found = long_functions({path: source for path, source in READ.items() if not path.startswith("tests/")})

@@ -192,10 +192,7 @@ absl::Status S3Client::Read(const std::string& key, uint64_t offset, absl::Span<
   if (into.empty()) {
     return absl::OkStatus();
   }
-  Call call("read", "s3:GetObject", "GET", key);
-  call.headers = {{"range", absl::StrCat("bytes=", offset, "-", offset + into.size() - 1)}};
-  call.into = into;
-  DT_ASSIGN_OR_RETURN(const HttpReply reply, Run(call));
+  DT_ASSIGN_OR_RETURN(const HttpReply reply, ReadUpTo(key, offset, into));
   // A server that does not know ranges replies 200 with the whole object.
   if (reply.code != 206 && offset > 0) {
     return absl::FailedPreconditionError(
@@ -207,6 +204,16 @@ absl::Status S3Client::Read(const std::string& key, uint64_t offset, absl::Span<
                                               " bytes from ", offset, " were wanted"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<HttpReply> S3Client::ReadUpTo(const std::string& key, uint64_t offset,
+                                             absl::Span<std::byte> into,
+                                             const std::atomic<bool>* cancelled) {
+  Call call("read", "s3:GetObject", "GET", key);
+  call.headers = {{"range", absl::StrCat("bytes=", offset, "-", offset + into.size() - 1)}};
+  call.into = into;
+  call.cancelled = cancelled;
+  return Run(call);
 }
 
 absl::Status S3Client::Put(const std::string& key, absl::Span<const std::byte> body) {

@@ -48,6 +48,11 @@ class S3Client {
   absl::StatusOr<ObjectInfo> Head(const std::string& key);
   // Fills `into`; OutOfRange when the object ends before.
   absl::Status Read(const std::string& key, uint64_t offset, absl::Span<std::byte> into);
+  // Reads what the object has from `offset` on into `into`, as the reply says: as much as there is.
+  // OutOfRange when it ends before. The request ends soon after `cancelled` becomes true.
+  absl::StatusOr<HttpReply> ReadUpTo(const std::string& key, uint64_t offset,
+                                     absl::Span<std::byte> into,
+                                     const std::atomic<bool>* cancelled = nullptr);
   // Writes the object, whatever was there.
   absl::Status Put(const std::string& key, absl::Span<const std::byte> body);
   // Writes the object if there is none of this key: AlreadyExists otherwise. A lost reply is

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <unordered_set>
+#include <unordered_map>
+#include <utility>
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
@@ -16,6 +17,7 @@
 #include "checkpoint/storage/posix_storage.h"
 #include "dtrain/model_files.h"
 #include "dtrain/optimizer_config.h"
+#include "runtime/job/exception_status.h"
 #include "runtime/job/gather_texts.h"
 #include "torch/nn/module.h"
 
@@ -25,9 +27,11 @@ namespace {
 constexpr size_t kProblemsListedMax = 8;
 
 struct WarmTensor {
-  std::string name;       // In the module.
-  std::string file_name;  // In the files.
+  std::vector<std::string> names;  // In the module: several, where weights are tied.
+  std::string file_name;           // In the files.
   at::Tensor tensor;
+
+  const std::string& name() const { return names.front(); }
 };
 
 bool HoldsWeights(const std::string& folder) {
@@ -50,15 +54,19 @@ bool HoldsCheckpoints(const std::string& folder) {
   return false;
 }
 
-// Parameters and buffers, each tensor once.
-std::vector<WarmTensor> WarmTensorsOf(const torch::nn::Module& module,
-                                      const WarmStartOptions& options) {
+// Parameters and buffers, each tensor once with all of its names.
+std::vector<WarmTensor> WarmTensorsOf(const torch::nn::Module& module) {
   std::vector<WarmTensor> all;
-  std::unordered_set<const void*> seen;
+  std::unordered_map<const void*, size_t> seen;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) {
-      all.push_back({name, options.public_name ? options.public_name(name) : name, tensor});
+    if (!tensor.defined()) {
+      return;
     }
+    const auto [known, is_new] = seen.try_emplace(tensor.unsafeGetTensorImpl(), all.size());
+    if (is_new) {
+      all.push_back({.names = {}, .file_name = "", .tensor = tensor});
+    }
+    all[known->second].names.push_back(name);
   };
   for (const auto& item : module.named_parameters(/*recurse=*/true)) {
     add(item.key(), item.value());
@@ -69,11 +77,25 @@ std::vector<WarmTensor> WarmTensorsOf(const torch::nn::Module& module,
   return all;
 }
 
+// The first of the tensor's names by which the files have it, or the first of all.
+std::string FileNameOf(const WarmTensor& item, const WarmStartOptions& options,
+                       const ModelFiles& files) {
+  std::string first;
+  for (const std::string& name : item.names) {
+    const std::string file_name = options.public_name ? options.public_name(name) : name;
+    if (files.Contains(file_name)) {
+      return file_name;
+    }
+    first = first.empty() ? file_name : first;
+  }
+  return first;
+}
+
 absl::Status CheckNamesSomething(const char* option, const std::vector<std::string>& patterns,
                                  const std::vector<WarmTensor>& all) {
   std::vector<std::string> names;
   for (const WarmTensor& item : all) {
-    names.push_back(item.name);
+    names.insert(names.end(), item.names.begin(), item.names.end());
   }
   for (const std::string& pattern : patterns) {
     if (std::none_of(names.begin(), names.end(),
@@ -87,9 +109,12 @@ absl::Status CheckNamesSomething(const char* option, const std::vector<std::stri
   return absl::OkStatus();
 }
 
-bool NamesTensor(const std::vector<std::string>& patterns, const std::string& name) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return MatchesPattern(pattern, name); });
+// Whether a pattern matches one of the tensor's names.
+bool NamesTensor(const std::vector<std::string>& patterns, const WarmTensor& item) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return std::any_of(item.names.begin(), item.names.end(),
+                       [&](const std::string& name) { return MatchesPattern(pattern, name); });
+  });
 }
 
 // Takes out of `wanted` what the files lack, where that is allowed.
@@ -100,7 +125,7 @@ absl::Status CheckInFiles(const ModelFiles& files, const WarmStartOptions& optio
   for (WarmTensor& item : wanted) {
     if (!files.Contains(item.file_name)) {
       if (options.allow_missing) {
-        kept.push_back(item.name);
+        kept.push_back(item.name());
       } else {
         problems.push_back(absl::StrCat(item.file_name, " is not there"));
       }
@@ -144,7 +169,7 @@ absl::Status ReadTensor(const ModelFiles& files, const WarmTensor& item) {
 // Rank 0's part.
 absl::StatusOr<WarmStarted> ReadWarmStart(torch::nn::Module& module, const std::string& path,
                                           const WarmStartOptions& options) {
-  std::vector<WarmTensor> all = WarmTensorsOf(module, options);
+  std::vector<WarmTensor> all = WarmTensorsOf(module);
   DT_RETURN_IF_ERROR(CheckNamesSomething("include", options.include, all));
   DT_RETURN_IF_ERROR(CheckNamesSomething("exclude", options.exclude, all));
   DT_ASSIGN_OR_RETURN(const std::string folder, FindModelFolder(path));
@@ -152,16 +177,17 @@ absl::StatusOr<WarmStarted> ReadWarmStart(torch::nn::Module& module, const std::
   WarmStarted result;
   std::vector<WarmTensor> wanted;
   for (WarmTensor& item : all) {
-    if (NamesTensor(options.include, item.name) && !NamesTensor(options.exclude, item.name)) {
+    if (NamesTensor(options.include, item) && !NamesTensor(options.exclude, item)) {
+      item.file_name = FileNameOf(item, options, *files);
       wanted.push_back(std::move(item));
     } else {
-      result.kept.push_back(item.name);
+      result.kept.push_back(item.name());
     }
   }
   DT_RETURN_IF_ERROR(CheckInFiles(*files, options, wanted, result.kept));
   for (const WarmTensor& item : wanted) {
     DT_RETURN_IF_ERROR(ReadTensor(*files, item));
-    result.read.push_back(item.name);
+    result.read.push_back(item.name());
   }
   return result;
 }
@@ -199,7 +225,13 @@ absl::StatusOr<WarmStarted> WarmStart(Job& job, torch::nn::Module& module, const
                                       const WarmStartOptions& options) {
   absl::StatusOr<WarmStarted> mine = WarmStarted();
   if (job.rank() == 0) {
-    mine = ReadWarmStart(module, path, options);
+    // The others wait, so that an exception, as of public_name, has to reach them too.
+    const auto read = [&] {
+      mine = ReadWarmStart(module, path, options);
+      return absl::OkStatus();
+    };
+    const absl::Status thrown = CallSafely([] { return std::string("in WarmStart"); }, read);
+    mine = thrown.ok() ? std::move(mine) : absl::StatusOr<WarmStarted>(thrown);
   }
   // The others wait while rank 0 reads.
   DT_ASSIGN_OR_RETURN(

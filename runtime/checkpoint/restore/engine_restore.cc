@@ -285,8 +285,8 @@ absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string&
   const bool same_ranks = manifest.world_size == place.world_size;
   DT_RETURN_IF_ERROR(ReadRng(same_ranks ? place.rank : 0, reads, values));
   if (!same_ranks) {
-    values.note = absl::StrFormat("; %d ranks saved it and %d read it", manifest.world_size,
-                                  place.world_size);
+    values.note = absl::StrFormat("; saved by %d rank%s, read by %d", manifest.world_size,
+                                  manifest.world_size == 1 ? "" : "s", place.world_size);
   }
   return values;
 }

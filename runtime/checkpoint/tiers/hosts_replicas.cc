@@ -4,8 +4,10 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
@@ -23,7 +25,32 @@ using checkpoint::StepId;
 // newest checkpoint and the one being saved, and what earlier attempts have left.
 constexpr uint64_t kReplicatedSegmentsMax = 4;
 
+// Makes a durable copy of `from` in a place that holds none, or one that is shorter, because a
+// power cut has torn it or an earlier copy has ended early.
+absl::Status CopyTo(checkpoint::Storage& place, const std::string& path,
+                    const checkpoint::ReadableFile& from) {
+  const std::string folder = SplitFilePath(path).first;
+  DT_RETURN_IF_ERROR(place.MakeDirectory(folder));
+  const absl::Status removed = place.RemoveFile(path);
+  DT_RETURN_IF_ERROR(absl::IsNotFound(removed) ? absl::OkStatus() : removed);
+  // The longest copy counts, so that none may ever be longer than what it holds.
+  DT_ASSIGN_OR_RETURN(auto file,
+                      place.CreateFile(path, /*bytes_expected=*/0, checkpoint::Access::kOwner));
+  checkpoint::BlockReader blocks(from, from.bytes());
+  for (uint64_t at = 0; at < from.bytes(); at += checkpoint::kBlockBytes) {
+    DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> block, blocks.Next());
+    DT_RETURN_IF_ERROR(file->Append(block));
+  }
+  DT_RETURN_IF_ERROR(file->Finish());
+  return place.SyncDirectory(folder);
+}
+
 }  // namespace
+
+bool IsOfJournal(const std::string& path) {
+  return absl::StartsWith(path, absl::StrCat(checkpoint::kJournalFolder, "/")) ||
+         path == checkpoint::kJournalFolder;
+}
 
 absl::Status ReplicatedFile::Append(absl::Span<const std::byte> data) {
   if (replica_.file != nullptr && data.size() > replica_.bytes_max - bytes_) {
@@ -73,14 +100,12 @@ ReplicatedFile::Replica HostsStorage::CreateReplica(const std::string& path, uin
           .end = [this](const absl::Status& status) { NoteReplica(status); }};
 }
 
-absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> HostsStorage::CreateJournalStream(
-    const std::string& path, checkpoint::Access access) {
-  const Place& memory = places_[next_memory()];
+absl::Status HostsStorage::CheckSegments(checkpoint::Storage& memory) {
   if (journal_room_ == 0) {
     return absl::ResourceExhaustedError(
         "the memory of the next host has room for two snapshots, and for nothing beside them");
   }
-  DT_ASSIGN_OR_RETURN(const auto entries, memory.storage->List(checkpoint::kJournalFolder));
+  DT_ASSIGN_OR_RETURN(const auto entries, memory.List(checkpoint::kJournalFolder));
   const auto segments = static_cast<uint64_t>(std::count_if(
       entries.begin(), entries.end(), [](const Entry& entry) { return entry.is_directory; }));
   if (segments > kReplicatedSegmentsMax) {
@@ -89,6 +114,13 @@ absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> HostsStorage::CreateJo
         "become durable meanwhile",
         segments, kReplicatedSegmentsMax));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> HostsStorage::CreateJournalStream(
+    const std::string& path, checkpoint::Access access) {
+  const Place& memory = places_[next_memory()];
+  DT_RETURN_IF_ERROR(CheckSegments(*memory.storage));
   return memory.peer != nullptr ? memory.peer->CreateStream(path, access)
                                 : memory.storage->CreateFile(path, /*bytes_expected=*/0, access);
 }
@@ -111,20 +143,59 @@ ReplicatedFile::Replica HostsStorage::CreateJournalReplica(const std::string& pa
 }
 
 absl::Status HostsStorage::SaveHere(const std::string& path, const checkpoint::ReadableFile& from) {
-  const std::string folder = SplitFilePath(path).first;
-  DT_RETURN_IF_ERROR(own().MakeDirectory(folder));
-  // One that is shorter, because a power cut has torn it or an earlier copy has ended early.
-  const absl::Status removed = own().RemoveFile(path);
-  DT_RETURN_IF_ERROR(absl::IsNotFound(removed) ? absl::OkStatus() : removed);
-  DT_ASSIGN_OR_RETURN(auto file,
-                      own().CreateFile(path, /*bytes_expected=*/0, checkpoint::Access::kOwner));
-  checkpoint::BlockReader blocks(from, from.bytes());
-  for (uint64_t at = 0; at < from.bytes(); at += checkpoint::kBlockBytes) {
-    DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> block, blocks.Next());
-    DT_RETURN_IF_ERROR(file->Append(block));
+  return CopyTo(own(), path, from);
+}
+
+absl::StatusOr<checkpoint::FileCopy> HostsStorage::OpenCopy(const std::string& path, size_t copy) {
+  DT_ASSIGN_OR_RETURN(const FileIndex::Copies copies, Locate(path, /*anew=*/copy == 0));
+  if (copy >= copies.size()) {
+    return absl::OutOfRangeError(
+        absl::StrCat(DisplayName(path), " has ", copies.size(), " copies"));
   }
-  DT_RETURN_IF_ERROR(file->Finish());
-  return own().SyncDirectory(folder);
+  checkpoint::Storage& place = *places_[copies[copy].place].storage;
+  DT_ASSIGN_OR_RETURN(auto file, place.OpenFile(path));
+  return checkpoint::FileCopy{std::move(file), place.DisplayName(path)};
+}
+
+absl::Status HostsStorage::KeepCopies(const std::string& path) {
+  if (!has_replicas() || !IsOfJournal(path) || journal_room_ == 0) {
+    return absl::OkStatus();  // Without room, the next segment's alarm says so.
+  }
+  DT_ASSIGN_OR_RETURN(const FileIndex::Copies copies, Locate(path, /*anew=*/true));
+  const size_t hosts = options_.disks.size();
+  std::optional<size_t> holder;  // The host that has the longest copies, which count.
+  uint64_t bytes = 0;
+  size_t place = 0;
+  for (const FileIndex::Copy& copy : copies) {
+    if (copy.place == behind_ || copy.bytes < bytes) {
+      continue;
+    }
+    const size_t host = copy.place % hosts;  // Disks and memories stand in the hosts' order.
+    if (copy.bytes == bytes && holder.has_value() && *holder != host) {
+      return absl::OkStatus();
+    }
+    std::tie(holder, bytes, place) = std::tuple(host, copy.bytes, copy.place);
+  }
+  if (!holder.has_value()) {
+    return absl::NotFoundError(absl::StrCat(DisplayName(path), ": no host holds this file"));
+  }
+  checkpoint::Storage& memory = *places_[hosts + (*holder + 1) % hosts].storage;
+  absl::Status kept = memory.MakeDirectory(SplitFilePath(path).first);
+  kept.Update(kept.ok() ? CheckSegments(memory) : absl::OkStatus());
+  if (kept.ok() && bytes > journal_room_ / kReplicatedSegmentsMax) {
+    kept = absl::ResourceExhaustedError(
+        absl::StrFormat("it has %d bytes and room for %d in the memory of the next host", bytes,
+                        journal_room_ / kReplicatedSegmentsMax));
+  }
+  if (kept.ok()) {
+    DT_ASSIGN_OR_RETURN(const auto file, places_[place].storage->OpenFile(path));
+    kept = CopyTo(memory, path, *file);
+  }
+  index_.ForgetFolder(SplitFilePath(path).first);
+  if (!kept.ok() && options_.on_journal_alone != nullptr) {
+    options_.on_journal_alone(DisplayName(path), std::string(kept.message()));
+  }
+  return absl::OkStatus();
 }
 
 void HostsStorage::NoteReplica(const absl::Status& status) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,6 +14,9 @@
 #include "checkpoint/storage/storage.h"
 
 namespace dtrain {
+
+// Whether the path is the step journal's folder or in it.
+bool IsOfJournal(const std::string& path);
 
 // A file on this host's disk and in the memory of the next host. The replica may fail, or be absent
 // from the start: the file goes on without it. Used by one thread.

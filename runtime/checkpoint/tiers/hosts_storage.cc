@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/format/manifest_seal.h"
-#include "checkpoint/journal/journal_format.h"
 #include "checkpoint/storage/block_reader.h"
 #include "runtime/checkpoint/tiers/hosts_replicas.h"
 
@@ -29,11 +28,6 @@ bool IsOfEpochs(const std::string& path) {
 // Whether the path is a checkpoint's folder or in it.
 bool IsOfStep(const std::string& path) {
   return StepId::FromDirectoryName(path.substr(0, path.find('/'))).has_value();
-}
-
-bool IsOfJournal(const std::string& path) {
-  return absl::StartsWith(path, absl::StrCat(checkpoint::kJournalFolder, "/")) ||
-         path == checkpoint::kJournalFolder;
 }
 
 // Whether the memory of the next host keeps what this one writes there.
@@ -415,6 +409,9 @@ std::optional<uint64_t> HostsStorage::FreeBytes() {
 absl::StatusOr<std::string> HostsStorage::Probe() { return own().Probe(); }
 
 std::string HostsStorage::DisplayName(const std::string& path) const {
+  if (const auto opened = index_.Opened(path); opened.has_value() && IsOfJournal(path)) {
+    return places_[opened->place].storage->DisplayName(path);  // Not always the nearest is.
+  }
   // A checkpoint's folder is where its manifest is, which is on every host.
   const bool is_folder = IsOfStep(path) && path.find('/') == std::string::npos;
   const std::optional<FileIndex::Copies> copies =

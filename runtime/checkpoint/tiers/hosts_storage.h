@@ -73,6 +73,8 @@ class HostsStorage final : public checkpoint::Storage {
   absl::Status RemoveFile(const std::string& path) override;
   absl::Status RemoveDirectory(const std::string& path) override;
   absl::StatusOr<bool> DropDamaged(const std::string& path) override;
+  absl::StatusOr<checkpoint::FileCopy> OpenCopy(const std::string& path, size_t copy) override;
+  absl::Status KeepCopies(const std::string& path) override;
   absl::StatusOr<std::optional<checkpoint::FileChecksum>> SendFile(
       const std::string& path, checkpoint::Access access, checkpoint::Storage& to) override;
   bool may_hold_copies() const override { return true; }
@@ -119,6 +121,8 @@ class HostsStorage final : public checkpoint::Storage {
   ReplicatedFile::Replica CreateJournalReplica(const std::string& path, checkpoint::Access access);
   absl::StatusOr<std::unique_ptr<checkpoint::WritableFile>> CreateJournalStream(
       const std::string& path, checkpoint::Access access);
+  // ResourceExhausted: the memory has no room for a further segment of the journal.
+  absl::Status CheckSegments(checkpoint::Storage& memory);
   // Saves a file that only a memory holds on this host's disk.
   absl::Status SaveHere(const std::string& path, const checkpoint::ReadableFile& from);
 

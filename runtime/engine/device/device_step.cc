@@ -112,7 +112,8 @@ absl::Status DeviceStep::Allocate() {
   if (rule_ != nullptr) {
     DT_RETURN_IF_ERROR(rule_->Allocate(device_, group_.size()));
   }
-  DT_ASSIGN_OR_RETURN(upload_, PinnedMemory::Create(device_, upload_bytes()));
+  const size_t tallies = static_cast<size_t>(group_.size()) * sizeof(StepTally);
+  DT_ASSIGN_OR_RETURN(upload_, PinnedMemory::Create(device_, RoundUp(upload_bytes()) + tallies));
   DT_ASSIGN_OR_RETURN(landed_, PinnedMemory::Create(device_, sizeof(StepVerdictNumbers)));
   loss_sum_ = ViewOf(memory_, &own_tally()->loss_sum, at::kDouble, device_.tensors());
   skip_flag_ = ViewOf(memory_, &verdict()->skip, at::kInt, device_.tensors());
@@ -151,7 +152,14 @@ absl::Status DeviceStep::Decide(const StepPlan& plan) {
                      {tallies(), ranks * sizeof(StepTally), DType::kFloat64, device_.place()},
                      {.name = "loss and gradient norm"})
           .status());
-  // The device has passed the last upload: the step before is settled.
+  WriteInputs(plan);
+  DT_RETURN_IF_ERROR(device_.Copy(memory_->data(), upload_->data(), upload_bytes()));
+  DT_RETURN_IF_ERROR(group_.JoinStream(device_.stream()));
+  return Mark(&StepNumbers::update_s);
+}
+
+// The device has passed the last upload: the step before is settled.
+void DeviceStep::WriteInputs(const StepPlan& plan) const {
   auto* const inputs = static_cast<std::byte*>(upload_->data());
   const StepInputs numbers{.unscale = plan.to_mean, .norm_max = plan.norm_max};
   std::memcpy(inputs, &numbers, sizeof(numbers));
@@ -159,9 +167,22 @@ absl::Status DeviceStep::Decide(const StepPlan& plan) {
     rule_->Scalars(plan.update, plan.update.settings[i],
                    inputs + sizeof(StepInputs) + i * rule_->scalar_bytes());
   }
-  DT_RETURN_IF_ERROR(device_.Copy(memory_->data(), inputs, upload_bytes()));
-  DT_RETURN_IF_ERROR(group_.JoinStream(device_.stream()));
-  return Mark(&StepNumbers::update_s);
+}
+
+absl::Status DeviceStep::DecideAgain(const StepPlan& plan, const StepTally& total) {
+  DT_CHECK(pending_ == nullptr) << " the step before is not settled";
+  DT_CHECK(!plan.squares_of_shard) << " the squares are of all ranks";
+  plan_ = plan;
+  DT_RETURN_IF_ERROR(Mark(&StepNumbers::update_s));
+  WriteInputs(plan);
+  const auto ranks = static_cast<size_t>(group_.size());
+  const size_t before = RoundUp(upload_bytes());
+  std::byte* const tallies = static_cast<std::byte*>(upload_->data()) + before;
+  for (size_t rank = 0; rank < ranks; ++rank) {  // Losses are summed, squares are equal.
+    const StepTally tally{rank == 0 ? total.loss_sum : 0, total.sum_of_squares};
+    std::memcpy(tallies + rank * sizeof(tally), &tally, sizeof(tally));
+  }
+  return device_.Copy(memory_->data(), upload_->data(), before + ranks * sizeof(StepTally));
 }
 
 absl::Status DeviceStep::QueueVerdict() const {
@@ -194,11 +215,16 @@ absl::Status DeviceStep::QueueNumbers() const {
 
 absl::Status DeviceStep::Passed(const DevicePhases& phases, Deadline deadline) const {
   const absl::Status status = phases.Wait(deadline);
-  // The group says more, and what the device made of a broken collective is worthless.
+  DT_RETURN_IF_ERROR(Health());  // It says more.
+  return status;
+}
+
+// What the device made of a broken collective is worthless.
+absl::Status DeviceStep::Health() const {
   for (const comm::DeviceGroup* const group : watched_) {
     DT_RETURN_IF_ERROR(group->Health());
   }
-  return status;
+  return absl::OkStatus();
 }
 
 void DeviceStep::ReadVerdict(StepNumbers& numbers) const {

@@ -63,6 +63,8 @@ class DeviceStep {
   // group's.
   // REQUIRES: the squares are queued on the group's stream; the step before is settled.
   absl::Status Decide(const StepPlan& plan);
+  // In place of Decide, for a step that is taken again: `total` is what the ranks had together.
+  absl::Status DecideAgain(const StepPlan& plan, const kernels::StepTally& total);
   // Queues the verdict, the update of `pieces`, the copy of the step's numbers for the host: of all
   // three what changes by step is in memory, so that a graph may hold them.
   absl::Status QueueVerdict() const;
@@ -82,6 +84,10 @@ class DeviceStep {
 
   // [1] int32 on the device: not 0 when the step last decided changes nothing.
   const at::Tensor& skip_flag() const { return skip_flag_; }
+  // In device memory: what QueueVerdict decides.
+  kernels::StepVerdictNumbers* verdict() const;
+  // Why what the device made of the last step is worthless, once it has passed it. Thread-safe.
+  absl::Status Health() const;
   // Waits for the numbers of that step. DeadlineExceeded, or the error that broke the group.
   absl::Status Settle(Deadline deadline);
 
@@ -99,7 +105,7 @@ class DeviceStep {
   absl::Status Passed(const DevicePhases& phases, Deadline deadline) const;
   // Reads the verdict that has landed. REQUIRES: the device has passed QueueNumbers.
   void ReadVerdict(StepNumbers& numbers) const;
-  kernels::StepVerdictNumbers* verdict() const;
+  void WriteInputs(const StepPlan& plan) const;
   DevicePhases& phases() const { return *phases_[parity_]; }
 
   const Device& device_;
@@ -110,7 +116,7 @@ class DeviceStep {
   const absl::Duration timeout_;
   // Device memory: StepInputs and the groups' scalars (uploaded); the ranks' tallies; the verdict.
   std::shared_ptr<DeviceMemory> memory_;
-  std::unique_ptr<PinnedMemory> upload_;
+  std::unique_ptr<PinnedMemory> upload_;  // Holds what is copied to the first two.
   std::unique_ptr<PinnedMemory> landed_;  // A copy of the verdict.
   at::Tensor loss_sum_;                   // [1] fp64: this rank's tally.
   at::Tensor skip_flag_;

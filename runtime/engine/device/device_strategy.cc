@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "kernels/optimizer/grad_norm.h"
+#include "runtime/engine/kept_steps.h"
 #include "runtime/engine/live_passes.h"
 #include "runtime/gradients/reduced_gradient.h"
 #include "runtime/job/job_state.h"
@@ -69,7 +70,11 @@ absl::Status DeviceStrategy::SettleLastStep() {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(parts_.step->Settle(deadline()));
-  EndedStep done = *std::exchange(unaccounted_, std::nullopt);
+  Account(*std::exchange(unaccounted_, std::nullopt));
+  return absl::OkStatus();
+}
+
+void DeviceStrategy::Account(EndedStep done) {
   done.scale = state_.progress.loss_scale;
   if (done.count > 0) {
     state_.progress.loss_scale =
@@ -82,7 +87,6 @@ absl::Status DeviceStrategy::SettleLastStep() {
     plan_.Count();
     skipped_.End();
   }
-  return absl::OkStatus();
 }
 
 absl::Status DeviceStrategy::ReportLastStep() {
@@ -112,14 +116,27 @@ absl::StatusOr<std::string> DeviceStrategy::Culprit() {
 
 absl::Status DeviceStrategy::Update(const StepVerdict& verdict, StepReport& report) {
   const ScopedPhase phase("dtrain::update", report.update_s);
-  const Config& config = job_.config();
   DT_RETURN_IF_ERROR(gradients_.QueueSquares(parts_.step->squares()));
-  const StepPlan plan{.update = plan_.StepOf(1.0),
-                      .to_mean = ToMean(config, state_, verdict.count),
-                      .norm_max = plan_.engine().gradient_clipping,
-                      .count = verdict.count,
-                      .squares_of_shard = gradients_.squares().of_shard()};
+  StepPlan plan = PlanOf(verdict);
+  plan.squares_of_shard = gradients_.squares().of_shard();
   DT_RETURN_IF_ERROR(parts_.step->Decide(plan));
+  if (state_.hooks.gradient_reduced) {
+    DT_RETURN_IF_ERROR(state_.hooks.gradient_reduced(
+        {.gradient = MemoryOfReduced(gradients_),
+         .verdict = parts_.step->verdict(),
+         .health = [step = parts_.step.get()] { return step->Health(); }}));
+  }
+  return Apply(plan, report);
+}
+
+StepPlan DeviceStrategy::PlanOf(const StepVerdict& verdict) const {
+  return {.update = plan_.StepOf(1.0),
+          .to_mean = ToMean(job_.config(), state_, verdict.count),
+          .norm_max = plan_.engine().gradient_clipping,
+          .count = verdict.count};
+}
+
+absl::Status DeviceStrategy::Apply(const StepPlan& plan, StepReport& report) {
   report.loss_scale = state_.progress.loss_scale.scale;
   report.learning_rate = plan_.learning_rate();
   DT_RETURN_IF_ERROR(DropGathered(state_));
@@ -137,6 +154,24 @@ absl::Status DeviceStrategy::Update(const StepVerdict& verdict, StepReport& repo
   }
   DT_ASSIGN_OR_RETURN(late_, parts_.step->End());
   return absl::OkStatus();
+}
+
+// The host knows how the step ended. The device decides again all the same, by the same numbers,
+// because its kernels read the clip factor there.
+absl::Status DeviceStrategy::Replay(const StepVerdict& verdict, StepReport& report) {
+  if (!verdict.updates()) {
+    report.skipped = true;
+    Account({.report = report, .count = verdict.count});
+    unreported_.reset();  // It was said when the step was taken.
+    return absl::OkStatus();
+  }
+  DT_RETURN_IF_ERROR(Begin());
+  const StepPlan plan = PlanOf(verdict);
+  DT_RETURN_IF_ERROR(parts_.step->DecideAgain(
+      plan, {.loss_sum = verdict.loss_sum, .sum_of_squares = verdict.sum_of_squares}));
+  DT_RETURN_IF_ERROR(Apply(plan, report));
+  DT_RETURN_IF_ERROR(End(verdict, report));
+  return SettleLastStep();
 }
 
 absl::Status DeviceStrategy::Queue() {

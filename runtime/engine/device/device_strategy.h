@@ -52,6 +52,7 @@ class DeviceStrategy final : public StepStrategy {
   absl::Status Fill(StepVote& /*vote*/) override { return absl::OkStatus(); }
   absl::Status Prepare(const StepVerdict& /*verdict*/) override { return absl::OkStatus(); }
   absl::Status Update(const StepVerdict& verdict, StepReport& report) override;
+  absl::Status Replay(const StepVerdict& verdict, StepReport& report) override;
   const at::Tensor* skip_flag() const override { return &parts_.step->skip_flag(); }
   absl::Status End(const StepVerdict& verdict, StepReport& report) override;
 
@@ -67,6 +68,11 @@ class DeviceStrategy final : public StepStrategy {
   Deadline deadline() const;
   std::string WhyNoGraph() const;  // "": nothing speaks against a graph of the update.
   absl::StatusOr<std::string> Culprit();
+  // The state learns how a step ended.
+  void Account(EndedStep done);
+  StepPlan PlanOf(const StepVerdict& verdict) const;
+  // Behind the decision: queues what follows from it.
+  absl::Status Apply(const StepPlan& plan, StepReport& report);
   absl::Status Queue();
   absl::Status QueueEagerly();
   absl::StatusOr<StepNumbers> AwaitVerdict();

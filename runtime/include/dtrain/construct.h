@@ -23,16 +23,18 @@ namespace dtrain {
 // or number of ranks would do; or which key of the shape is missing.
 absl::Status CheckModelFits(Job& job, const Json& shape);
 
-// While one lives. At most one at a time in a process. Construction is collective; an exception
-// says why the ranks did not agree.
+// While a scope lives, tensors that its thread allocates are part of a model that is constructed,
+// as this file's beginning says. A process has at most one at a time. The ranks make it together.
 class ConstructionScope {
  public:
+  // Begins the construction. Throws c10::Error where the ranks could not compare their memory.
   explicit ConstructionScope(Job& job);
   ~ConstructionScope();
   ConstructionScope(const ConstructionScope&) = delete;
   ConstructionScope& operator=(const ConstructionScope&) = delete;
 };
 
+// Gives what `make()` makes inside a ConstructionScope. Collective; throws what `make` throws.
 template <typename Make>
 auto Construct(Job& job, Make make) {
   const ConstructionScope scope(job);

@@ -54,12 +54,14 @@ concept MapDataset = requires(const Dataset& dataset, int64_t index) {
 
 // A rank's micro-batch, on its device (Job::device).
 struct SampleBatch {
-  std::vector<at::Tensor> tensors;  // What Collate gives: [samples, ...] each, when stacked.
-  int64_t samples = 0;
+  std::vector<at::Tensor> tensors;  // As Collate made them: stacked ones are [samples, ...].
+  int64_t samples = 0;              // How many samples the batch holds.
 
   // A tensor of the batch, by its place in a sample.
   const at::Tensor& operator[](size_t place) const { return tensors.at(place); }
+  // The same number, for the engine.
   int64_t sample_count() const { return samples; }
+  // All of its tensors, for CUDA graphs.
   GraphInputs graph_inputs();
 };
 
@@ -70,16 +72,21 @@ using Collate = std::function<absl::StatusOr<std::vector<at::Tensor>>(std::vecto
 // tensors, or in the shape or type of one.
 absl::StatusOr<std::vector<at::Tensor>> StackSamples(std::vector<Sample> samples);
 
+// How a DataLoader reads its dataset. All ranks give the same.
 struct DataLoaderOptions {
-  std::string name = "dataset";       // For messages.
+  std::string name = "dataset";       // Names it in messages.
   bool shuffle = true;                // False: in the order of indices.
-  std::optional<uint64_t> seed = {};  // The order's; none: `seed` of the configuration.
+  std::optional<uint64_t> seed = {};  // Of the order; none: `seed` of the configuration.
   bool drop_last = false;  // Each epoch leaves out the samples that do not fill a global batch.
-  int workers = 2;         // Threads that call Get. 0: Next calls it.
-  int64_t prefetch = 4;    // Micro-batches that are read ahead, at least 1.
-  Collate collate = StackSamples;
+  // Micro-batches of a step of the engine that takes the batches, where they are its own
+  // (engines.NAME, EngineOptions::settings), for drop_last and steps_per_epoch. None: the run's.
+  std::optional<int64_t> gradient_accumulation_steps = {};
+  int workers = 2;                 // Threads that call Get. 0: Next calls it.
+  int64_t prefetch = 4;            // Micro-batches that are read ahead, at least 1.
+  Collate collate = StackSamples;  // Makes the batches.
 };
 
+// A BatchSource over a dataset by index, with the order of this file's beginning.
 class DataLoader final : public Tracked {
  public:
   // Collective. `dataset` outlives the loader. InvalidArgument on all ranks, with the dataset's
@@ -95,7 +102,7 @@ class DataLoader final : public Tracked {
     if constexpr (MapDataset<Dataset>) {
       return OpenItems(
           job,
-          {static_cast<int64_t>(dataset.size()),
+          {[&dataset] { return static_cast<int64_t>(dataset.size()); },
            [&dataset](int64_t index) -> absl::StatusOr<Sample> { return dataset.Get(index); }},
           std::move(options));
     } else {
@@ -116,24 +123,27 @@ class DataLoader final : public Tracked {
   // of ranks. The last round may be short: some ranks then have fewer samples, or no batch. Behind
   // it Next returns EndOfData(). EndPass goes back to where the loader stood before BeginPass.
   void BeginPass();
+  // Ends the pass that BeginPass has begun.
   void EndPass();
   // The first sample as a batch of one: takes no part in the order of samples.
   absl::StatusOr<SampleBatch> Spare() const;
   // The dataset's name and size, for messages.
   std::string Description() const;
 
-  int64_t size() const;
+  int64_t size() const;  // Items of the dataset.
   // The epoch, from 0, of the sample that comes next.
   int64_t epoch() const;
   // Global batches in an epoch: rounded down with drop_last, else up.
   int64_t steps_per_epoch() const;
 
-  Json SaveState() const override;
+  Json SaveState() const override;  // The position in the row, which is the same on every rank.
+  // Goes on at a saved position. FailedPrecondition: the dataset has another size or order than
+  // when it was saved.
   absl::Status RestoreState(const Json& state) override;
 
  private:
   struct Items {
-    int64_t size = 0;
+    std::function<int64_t()> count;
     std::function<absl::StatusOr<Sample>(int64_t index)> get;
   };
   struct State;

@@ -6,6 +6,7 @@
 #include "dtrain/config.h"        // IWYU pragma: export
 #include "dtrain/construct.h"     // IWYU pragma: export
 #include "dtrain/data_loader.h"   // IWYU pragma: export
+#include "dtrain/ema.h"           // IWYU pragma: export
 #include "dtrain/engine.h"        // IWYU pragma: export
 #include "dtrain/flops.h"         // IWYU pragma: export
 #include "dtrain/fp8.h"           // IWYU pragma: export

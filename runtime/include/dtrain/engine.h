@@ -48,12 +48,13 @@ class EngineState;  // Saved by Checkpointer: runtime/optimizer/engine_state.h.
 struct GradientMemory;
 struct StepEnd;  // Replayed by Checkpointer: runtime/optimizer/step_end.h.
 
+// What a program may choose for an engine. The defaults train any module.
 struct EngineOptions {
   // Strict model FLOPs that a sample (a token, for language models) costs, forward and backward
   // (for GEMM fraction and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter
   // count.
   double flops_per_sample = 0;
-  // People's word for the samples of a batch: "images" makes the rate "images/s" on the console and
+  // The word for the samples of a batch: "images" makes the rate "images/s" on the console and
   // perf/images_per_s in records. A word of 1 to 32 letters, digits, `_` and `-`. "": the word of
   // the batch's type (`static constexpr absl::string_view kSampleUnit`, a word of the same kind;
   // dtrain::Batch: tokens), or "samples" if it has none.
@@ -93,28 +94,30 @@ struct EngineOptions {
   // counter that checkpoints hold). In a program with several engines, and in loops of its own,
   // steps are finished.
   bool may_leave_step = false;
-  // Units of ZeRO stage 3: parameters that are gathered and freed together, a bucket for each unit.
-  // At the other stages they are checked and used for nothing. A unit lists modules by their names
-  // in torch::nn::Module::named_modules, each with all of its parameters, or parameters; `*` stands
-  // for any text. Parameters of a unit are neighbours in the order of registration, among those
-  // that train and among frozen ones, which are a bucket of their own; none is in two units, and
-  // parameters in no unit are cut into buckets as without units.
-  // Borders are kept to what memory comes in: world size x 4,096 elements, on a GPU 2 MiB at least;
-  // for a unit across one, both sides are gathered. Ranks may use different parts of a unit, as
-  // they do of a mixture of experts: the first read inside it gathers all of it, and its gradients
-  // are reduced together, zero where a rank has none. In the first micro-batch and the first
-  // evaluation every rank uses some part of each unit, so a unit of experts had best have the
-  // router's weights too. A unit above what may be live of its kind is several equal buckets, which
-  // come and go apart, so that ranks must read them in one order:
-  // zero_optimization.stage3_max_live_parameters, of which, where there are frozen weights, the
-  // kind that has fewer elements takes up to half and the other the rest.
-  // zero_optimization.leaf_module names units too.
-  // reduce_bucket_size does not hold for units, and stage3_prefetch_bucket_size, unless 0, is as
-  // large as the largest unit at least. Empty: automatic. Deterministic runs have the same bits
-  // with any units, and checkpoints are read whatever they are.
+  // Units of ZeRO stage 3: parameters that are gathered and freed together, one bucket for each
+  // unit. The other stages only check them. Empty: the engine cuts buckets by itself. A unit lists
+  // names of modules (torch::nn::Module::named_modules), which stand for all of their parameters,
+  // or names of parameters; `*` stands for any text.
+  // - The parameters of a unit follow one another in the order of registration. Frozen ones are
+  //   ordered among themselves, and have a bucket of their own. No parameter is in two units.
+  //   Parameters in no unit are cut into buckets as without units.
+  // - Buckets end only at multiples of world size x 4,096 elements, on a GPU of 2 MiB at least. The
+  //   rest of a unit that ends between two of them is in the next bucket, and both are gathered.
+  // - Ranks may use different parts of a unit, as of a mixture of experts. The first read inside a
+  //   unit gathers all of it, and its gradients are reduced together, as zeros where a rank has
+  //   none. In the first micro-batch and the first evaluation every rank must use some part of each
+  //   unit, so put the router's weights into a unit of experts.
+  // - A unit that is larger than zero_optimization.stage3_max_live_parameters is cut into several
+  //   equal buckets, which all ranks must read in one order. If there are frozen weights, the kind
+  //   with fewer elements takes up to half of this limit, and the other kind the rest.
+  // - zero_optimization.leaf_module names units too. reduce_bucket_size does not hold for units,
+  //   and stage3_prefetch_bucket_size, unless 0, is raised to the size of the largest unit.
+  //
+  // Deterministic runs have the same bits with any units, and checkpoints do not depend on them.
   std::vector<std::vector<std::string>> units = {};
 };
 
+// How far Engine::Evaluate goes.
 struct EvaluateOptions {
   // Goes on until no rank has a batch, whatever eval_batches says. The source must have an end:
   // one with passes (TokenLoader, DataLoader), whose samples are each read once, or one whose Next
@@ -122,6 +125,7 @@ struct EvaluateOptions {
   bool to_end = false;
 };
 
+// What Engine::Backward does besides its loss's backward.
 struct BackwardOptions {
   bool last_micro_batch = true;  // Reduce the gradients during this backward.
   int64_t samples = 0;           // In the micro-batch, for rates; 0: what the loss counts.
@@ -192,6 +196,7 @@ struct EvaluationCalls {
 
 }  // namespace internal
 
+// Trains one module, by the rules at this file's beginning.
 class Engine {
  public:
   // Moves the parameters of `model` into flat buffers and takes weights and buffers from rank 0.
@@ -211,16 +216,16 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Steps finished.
+  // How many steps this engine has finished.
   int64_t step() const;
 
   // One optimizer step over gradient_accumulation_steps micro-batches: `source` is a BatchSource,
   // `loss` a LossFunctionOf its batches. A transaction: when it fails, weights, RNG, module buffers
-  // and (when `source` is Tracked) the data position are as before the call. The error of a loss
-  // that throws names what LibTorch knew, the parameters and the module that were read last: of an
-  // engine's first step and evaluation, at ZeRO stage 3 and with DTRAIN_BACKTRACE=1 of all. With
-  // `cuda_graphs` of the configuration the closure runs while it is captured, over copies of the
-  // batch on the device, and not when its graph is launched: see docs/ARCHITECTURE.md.
+  // and (when `source` is Tracked) the data position are as before the call. If the loss throws,
+  // the error has LibTorch's message. In an engine's first step and evaluation, at ZeRO stage 3,
+  // and with DTRAIN_BACKTRACE=1, it also names the parameters and the module that were read last.
+  // With `cuda_graphs` of the configuration the closure runs only while it is captured, over copies
+  // of the batch on the device, and not when its graph is launched: see docs/ARCHITECTURE.md.
   template <typename Source, typename LossFunction>
   absl::StatusOr<StepReport> Step(Source& source, LossFunction&& loss) {
     if constexpr (internal::AreSourceAndLoss<Source, LossFunction>()) {
@@ -324,6 +329,8 @@ class Engine {
   // them (EngineOptions::zero_grad). A step begins with the call of Step, or with the first
   // Backward after an Update.
   absl::Status Backward(const Loss& loss, BackwardOptions options = {});
+  // Reduces what is left, updates the weights and ends the step that Backward began. Fails as Step
+  // does.
   absl::StatusOr<StepReport> Update();
   // For such a loop: what the program draws from here on belongs to the micro-batch that its next
   // Backward takes. Backward and Update do the same for the one that follows, so a program calls it
@@ -340,6 +347,7 @@ class Engine {
 
   // For a Checkpointer.
   EngineState& state();
+  // For a Checkpointer: repeats a recorded update, whose gradients `fill` writes.
   absl::Status Replay(const StepEnd& end,
                       absl::FunctionRef<absl::Status(const GradientMemory&)> fill);
 

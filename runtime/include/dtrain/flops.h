@@ -12,21 +12,21 @@ namespace dtrain {
 struct FlopModel {
   double parameters = 0;           // All; of a mixture of experts the active ones.
   double vocabulary = 0;           // Rows of the token embedding.
-  double hidden = 0;               // Its columns.
-  double layers = 0;               //
+  double hidden = 0;               // Columns of the token embedding.
+  double layers = 0;               // Transformer blocks.
   double query_heads = 0;          // Grouped keys and values do not change the count.
-  double head_dim = 0;             //
+  double head_dim = 0;             // Columns of a head.
   double position_parameters = 0;  // Those of a learned position table.
   bool tied = false;               // The embedding is also the output head.
 };
 
 // The tokens to which a token attends.
 struct FlopSequence {
-  double length = 0;
-  bool causal = true;
+  double length = 0;   // Tokens of a sequence.
+  bool causal = true;  // False: a token attends to later ones too.
   // Sums over documents when they are packed into a sequence and masked apart; else 0.
   double sum_length = 0;
-  double sum_length_squared = 0;
+  double sum_length_squared = 0;  // The sum of the documents' squared lengths.
 };
 
 // Mean keys a query attends to: s/2 causal, s bidirectional, sum(l^2) / (2 sum(l)) packed.

@@ -14,15 +14,16 @@ namespace dtrain {
 
 class Config;
 
+// Whether and how products of linear layers are computed in 8 bits.
 struct Fp8Options {
   // How many numbers share a scale: the whole matrix, or what is summed up for one row or column of
   // the result (more accurate beside outliers, and slower).
   enum class Scaling : int8_t { kTensorwise, kRowwise };
   // The format of gradients; weights and activations are e4m3 (3 bits of mantissa, up to 448).
   enum class Gradients : int8_t { kE5m2, kE4m3 };
-  bool enabled = false;
-  Scaling scaling = Scaling::kTensorwise;
-  Gradients gradients = Gradients::kE5m2;
+  bool enabled = false;                    // False: the products of MergedLinear.
+  Scaling scaling = Scaling::kTensorwise;  // How many numbers share a scale.
+  Gradients gradients = Gradients::kE5m2;  // The format of gradients.
 };
 
 // The section "fp8" of a configuration.

@@ -26,11 +26,11 @@ struct JobEnv;
 // The options on the command line of a program: PROG CONFIG.json [--set key=value]...
 // [--run-dir DIR] [--fresh] [--accept-change KEY]..., or --deepspeed_config FILE.
 struct JobOptions {
-  std::string program;      // argv[0].
-  std::string config_file;  // "" : all defaults and --set.
-  std::vector<std::string> overrides;
-  std::string run_dir;  // "" : DTRAIN_RUN_DIR, else runs/<program>.
-  bool fresh = false;   // Move an existing run aside and start at step 0.
+  std::string program;                 // argv[0].
+  std::string config_file;             // "" : all defaults and --set.
+  std::vector<std::string> overrides;  // "KEY=VALUE" of each --set, in order.
+  std::string run_dir;                 // "" : DTRAIN_RUN_DIR, else runs/PROGRAM.
+  bool fresh = false;                  // Move an existing run aside and start at step 0.
   // Keys whose values may differ from those of the run that is there.
   std::vector<std::string> accept_changes = {};
 };
@@ -38,6 +38,7 @@ struct JobOptions {
 // How AllReduce joins the ranks' values.
 enum class Reduction { kSum, kMean, kMin, kMax };
 
+// This process as a rank of the job. Made by dtrain::Main, which hands it to the program.
 class Job {
  public:
   // Collective over the ranks that the launcher started: resolves the environment, reads the
@@ -48,13 +49,15 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  int rank() const;
-  int world_size() const;
-  int local_rank() const;
-  const Config& config() const;
+  int rank() const;              // This rank's number, from 0 to world_size() - 1.
+  int world_size() const;        // Ranks of the job, on all nodes.
+  int local_rank() const;        // This rank's number among those of its node, from 0.
+  const Config& config() const;  // The configuration, the same on all ranks.
+  // Records of this rank.
   Metrics& metrics();
   // "runs/gpt": config.json, run.json, metrics/, checkpoints/ ... (docs/ARCHITECTURE.md).
   const std::string& run_dir() const;
+  // The run's name in records; it stays when the run is resumed.
   const std::string& run_id() const;
   // Restarts of this run so far, as the launcher counts them.
   int attempt() const;
@@ -83,19 +86,22 @@ class Job {
 
   // Tells the node's agent what this rank does: "data", "forward", ... (never blocks).
   void Beat(const char* phase, int64_t step);
-  // SIGTERM or SIGINT was received by this rank, or agreed on by all; SIGXCPU, which its limit of
-  // CPU time sends, is SIGTERM once it is agreed on. kProgramStop: the program has called Stop, on
-  // this rank or, once it is agreed on, on any. 0: none.
+  // The value of stop_signal() where the program has called Stop.
   static constexpr int kProgramStop = 1000;
+  // SIGTERM or SIGINT, which this rank has received or all ranks have agreed on; kProgramStop; or 0
+  // where nothing stops the run. SIGXCPU, which a limit of CPU time sends, counts as SIGTERM once
+  // the ranks have agreed on it.
   int stop_signal() const;
   // Set by the engine: every rank agreed, at the end of a step or between two micro-batches, to
   // stop because of `signal`.
   void AgreeToStop(int signal);
-  bool stop_agreed() const;
+  bool stop_agreed() const;  // Whether AgreeToStop was called: the loop may end.
 
   // For dtrain itself and its tests: a job from parts (runtime/job/job_state.h).
   struct State;
+  // Makes a job of parts that a test or a tool has made.
   static std::unique_ptr<Job> FromState(std::unique_ptr<State> state);
+  // The parts of this job.
   State& state() { return *state_; }
 
  private:

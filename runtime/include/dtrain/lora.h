@@ -20,35 +20,38 @@
 
 namespace dtrain {
 
+// The size, scale and place of adapters.
 struct LoraOptions {
-  int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
+  int64_t rank = 8;              // Rows of A and columns of B.
+  double alpha = 16;             // Numerator of the scale.
+  double dropout = 0;            // Share of an adapter's inputs that training drops, in [0, 1).
   bool rank_stabilised = false;  // scale = alpha / sqrt(rank), else alpha / rank.
   // Layers with adapters: a whole name with `*` for any text, or its last parts ("q_proj"), as in
   // PEFT. "all-linear" stands for all but one named "lm_head".
   std::vector<std::string> target_modules = {"all-linear"};
 
-  double scale() const;
+  double scale() const;  // The factor of A B by alpha, rank and rank_stabilised.
 };
 
 // A linear layer's low-rank correction. The layer derives from this class and from
 // torch::nn::Module, and adds LowRank(x) to its result.
 class LowRankLayer {
  public:
+  // The sizes of a layer and how its weight is stored.
   struct Shape {
-    int64_t in = 0;
-    int64_t out = 0;
+    int64_t in = 0;           // Inputs.
+    int64_t out = 0;          // Outputs.
     bool transposed = false;  // The layer's weight is [in, out].
   };
 
   virtual ~LowRankLayer() = default;
-  virtual Shape low_rank_shape() const = 0;
+  virtual Shape low_rank_shape() const = 0;  // The layer's sizes, by which its adapter is made.
 
   // From now on there is a correction, scale * B A dropped(x): A [rank, in] random (He et al.'s
   // uniform, as PEFT), B [out, rank] zero, as parameters lora_A.weight and lora_B.weight of the
   // layer, of its parameters' type. REQUIRES: there is none yet.
   void AddLowRank(int64_t rank, double scale, double dropout);
+  // Whether AddLowRank was called.
   bool has_low_rank() const { return a_.defined(); }
   // scale * B A in fp32, in the layout of the layer's weight; undefined without a correction.
   at::Tensor LowRankWeight() const;

@@ -47,49 +47,53 @@ struct StepReport {
   // A stop signal has ended the step between two micro-batches (EngineOptions::may_leave_step):
   // there was no step. `step` is the one before and `loss` NaN; Metrics::Log writes nothing.
   bool stopped = false;
-  double seconds = 0;  // Whole step.
-  double data_s = 0;
-  double forward_s = 0;
-  double backward_s = 0;
-  double exposed_comm_s = 0;  // Waiting for reductions that backward did not hide.
-  double update_s = 0;
+  double seconds = 0;            // Whole step.
+  double data_s = 0;             // Waiting for batches.
+  double forward_s = 0;          // All micro-batches.
+  double backward_s = 0;         // All micro-batches.
+  double exposed_comm_s = 0;     // Waiting for reductions that backward did not hide.
+  double update_s = 0;           // The optimizer's update.
   double recompute_s = 0;        // In backward, running segments again (<dtrain/recompute.h>).
   double activation_wait_s = 0;  // In backward, waiting for tensors that they kept in a far tier.
   double gemm_flops_per_s = 0;  // Measured GEMM rate of this rank in this run; 0: not measured yet.
   double peak_flops_per_s = 0;  // Dense, by the GPU's datasheet; 0: a CPU, or unknown.
-  MemoryReport memory;
-  double model_flops = 0;  // Strict model FLOPs of this rank's share of the step; 0: unknown.
+  MemoryReport memory;          // This rank's memory at the step's end.
+  double model_flops = 0;       // Strict model FLOPs of this rank's share of the step; 0: unknown.
   std::shared_ptr<LateNumbers> late;  // Numbers that a device still computes; null on the host.
 
+  // Whether nothing is computed any more: reading a number does not wait.
   bool settled() const { return late == nullptr || late->ready(); }
-  // Waits for the device; with its numbers and its times in place.
+  // Waits for the device, and gives the report with the numbers and times that it measured.
   StepReport Settled() const;
 };
 
 // The "kind" of a record that is neither a step nor an evaluation.
 enum class EventKind { kEvent, kCheckpoint, kConfig };
 
+// Where and as whom a rank writes its records.
 struct MetricsOptions {
-  std::string directory;  // RUN_DIR/metrics.
-  std::string run_id;
-  std::string node;
-  int attempt = 0;
-  int rank = 0;
-  int64_t samples_per_step = 0;
-  int64_t total_steps = 0;
+  std::string directory;         // RUN_DIR/metrics.
+  std::string run_id;            // "run" of each record.
+  std::string node;              // Name of this rank's node.
+  int attempt = 0;               // Restarts so far.
+  int rank = 0;                  // This rank's number.
+  int64_t samples_per_step = 0;  // Samples of a global batch.
+  int64_t total_steps = 0;       // Steps of the run; 0: not known.
   // Steps between two progress lines; every step is recorded.
   int64_t interval = 1;
   // Columns of the progress line, as metrics.console has them; empty: those of its default.
   std::vector<std::string> columns = {};
-  bool print_progress = false;  // No agent does it for us.
+  bool print_progress = false;  // This rank prints the progress line; false: its agent does.
   // The run directory, when this rank is to write TensorBoard files into it; else "".
   std::string tensorboard_run_dir;
   // Collective: what each rank gives, in rank order. Null: there is one rank.
   std::function<absl::StatusOr<std::vector<std::string>>(const std::string& mine)> gather = {};
 };
 
+// The writer of a rank's records and, on rank 0, of the progress line.
 class Metrics {
  public:
+  // Opens the file and starts its writer. An error names the file that cannot be made.
   static absl::StatusOr<std::unique_ptr<Metrics>> Open(const MetricsOptions& options);
   ~Metrics();
   Metrics(const Metrics&) = delete;
@@ -123,8 +127,8 @@ class Metrics {
   void Flush();
   // A line for people that is no record: through stdout, not mixed into the progress line.
   void Print(absl::string_view text);
-  // Leaves the progress line for good, of the last step whose numbers are there; what is printed
-  // next comes below it. Does not wait for a device.
+  // Ends the progress line: it stays with the last step whose numbers are there, and what is
+  // printed next comes below it. Does not wait for a device.
   void LeaveProgress();
 
  private:

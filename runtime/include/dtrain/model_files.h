@@ -29,13 +29,14 @@ namespace dtrain {
 // and, for a syntax error, line and column.
 absl::StatusOr<Json> ReadModelConfig(const std::string& path);
 
+// What a file says of a tensor.
 struct ModelTensor {
-  std::string name;
-  at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> shape;  // Row-major; [] is a scalar.
+  std::string name;                   // Its name in the files.
+  at::ScalarType dtype = at::kFloat;  // The type in which it is stored.
+  std::vector<int64_t> shape;         // Row-major; [] is a scalar.
 };
 
-// The weights of a model folder, of which only headers are read at first.
+// How LoadModel matches the tensors of files and module.
 struct LoadModelOptions {
   // Name in the files of a parameter or buffer of the module. Null: its name in the module.
   std::function<std::string(const std::string&)> public_name = {};
@@ -43,15 +44,17 @@ struct LoadModelOptions {
   std::function<bool(const std::string&)> ignore = {};
 };
 
+// The weights of a model folder, of which only headers are read at first.
 class ModelFiles {
  public:
   // NotFound, InvalidArgument: no weights, or a file that is not what it should be.
   static absl::StatusOr<std::unique_ptr<ModelFiles>> Open(const std::string& directory);
   ~ModelFiles();
 
-  const std::string& directory() const;
+  const std::string& directory() const;  // The folder, as Open got it.
   // Names of all tensors, sorted.
   std::vector<std::string> names() const;
+  // Whether there is a tensor of this name.
   bool Contains(const std::string& name) const;
   // Unimplemented: of a type that dtrain does not compute with (FP8 and the like).
   absl::StatusOr<ModelTensor> Describe(const std::string& name) const;
@@ -85,9 +88,9 @@ absl::Status LoadModel(torch::nn::Module& module, const ModelFiles& files,
 // The content of a model folder.
 struct ModelFolderContent {
   std::vector<std::pair<std::string, std::string>> files;  // Small ones: {"config.json", text}.
-  std::string weights = "model";  // NAME.safetensors, or shards NAME-00001-of-... with an index.
-  std::vector<ModelTensor> tensors;
-  uint64_t shard_bytes_max = 50'000'000'000;
+  std::string weights = "model";     // NAME.safetensors, or shards NAME-00001-of-... with an index.
+  std::vector<ModelTensor> tensors;  // All tensors of the model.
+  uint64_t shard_bytes_max = 50'000'000'000;  // The most bytes of tensors in a file.
 };
 
 // Writes a folder, which appears whole or not at all and takes the place of one that is there.
@@ -97,10 +100,11 @@ struct ModelFolderContent {
 absl::Status WriteModelFolder(const std::string& directory, const ModelFolderContent& content,
                               absl::FunctionRef<absl::StatusOr<at::Tensor>(size_t index)> values);
 
+// What an export has beside or in place of what checkpoints store.
 struct ExportOptions {
   std::vector<std::pair<std::string, std::string>> files =
-      {};  // Beside EngineOptions::model_config.
-  std::string weights = "model";
+      {};                         // Beside EngineOptions::model_config.
+  std::string weights = "model";  // The same as ModelFolderContent::weights.
   // In place of EngineOptions::public_name; "" leaves the tensor out. Null: as checkpoints.
   std::function<std::string(const std::string&)> public_name = {};
   // Frozen parameters too where EngineOptions::store_frozen is false.

@@ -25,6 +25,7 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 at::Tensor LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      double eps);
 
+// The two results of AddRmsNorm and AddLayerNorm.
 struct NormOfSum {
   at::Tensor y;    // The norm of the sum.
   at::Tensor sum;  // x + residual, rounded to their type: the next residual.
@@ -34,6 +35,7 @@ struct NormOfSum {
 // gradients of both results and gives x and residual the same tensor.
 NormOfSum AddRmsNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                      double eps);
+// The same with LayerNorm; the bias may be undefined.
 NormOfSum AddLayerNorm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                        const at::Tensor& bias, double eps);
 
@@ -42,14 +44,18 @@ NormOfSum AddLayerNorm(const at::Tensor& x, const at::Tensor& residual, const at
 // Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv 1606.08415): x P(N(0, 1) < x), or with
 // the tanh of GPT-2 ("gelu_new", "gelu_pytorch_tanh").
 enum class GeluForm { kExact, kTanh };
+// Gives a tensor of x's shape and type, by the form that is asked for.
 at::Tensor Gelu(const at::Tensor& x, GeluForm form);
 
 // Gated linear units (Shazeer 2020, arXiv 2002.05202): act(gate) * up, where act is silu or gelu.
 // gate and up have one shape; gate_up [..., 2 hidden] holds both, gate first, as one projection
 // gives them, and the result is [..., hidden].
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
+// SwiGlu of the two halves of gate_up's last dimension.
 at::Tensor SwiGlu(const at::Tensor& gate_up);
+// Multiplies Gelu(gate, form) by up.
 at::Tensor GeGlu(const at::Tensor& gate, const at::Tensor& up, GeluForm form);
+// GeGlu of the two halves of gate_up's last dimension.
 at::Tensor GeGlu(const at::Tensor& gate_up, GeluForm form);
 
 // ---- Linear layers ----
@@ -75,8 +81,8 @@ at::Tensor GeluMlp(const at::Tensor& x, const at::Tensor& up, const at::Tensor& 
 
 // cos and sin of position x inverse frequency, fp32 [positions, rotary_dim / 2] each.
 struct RopeTable {
-  at::Tensor cos;
-  at::Tensor sin;
+  at::Tensor cos;  // Cosines of the angles.
+  at::Tensor sin;  // Sines of the angles.
 };
 
 // Inverse frequencies theta^(-2i / rotary_dim), i < rotary_dim / 2; angles in fp64.
@@ -88,8 +94,9 @@ RopeTable MakeRopeTable(int64_t positions, const at::Tensor& inverse_frequencies
 // and 2i + 1 (GPT-J).
 enum class RopeForm { kHalfSplit, kInterleaved };
 
+// How Rope and RopeQkv pair elements and number tokens.
 struct RopeOptions {
-  RopeForm form = RopeForm::kHalfSplit;
+  RopeForm form = RopeForm::kHalfSplit;  // The pairs of a head.
   // int64 [batch, sequence], each in [0, the table's positions): where a token stands in its
   // document. Undefined: 0, 1, ... in every sequence.
   at::Tensor positions = {};
@@ -101,7 +108,7 @@ at::Tensor Rope(const at::Tensor& x, const RopeTable& table, const RopeOptions& 
 
 // q [batch, sequence, heads, head_dim], k and v [batch, sequence, kv_heads, head_dim].
 struct Qkv {
-  at::Tensor q, k, v;
+  at::Tensor q, k, v;  // Queries, keys and values, of the type of the projection.
 };
 
 // The heads of a fused projection, qkv [batch, sequence, (heads + 2 kv_heads) head_dim] with all of
@@ -120,6 +127,7 @@ at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& weight, int64_t pa
 // every number of threads); no mask is stored.
 at::Tensor Dropout(const at::Tensor& x, double p, bool training = true);
 
+// What CrossEntropy and LinearCrossEntropy count, and what they add.
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // Targets that count for nothing.
   double z_loss = 0;            // Adds z_loss * lse^2, lse = log(sum_j e^logit_j). (PaLM, 2022.)

@@ -23,17 +23,18 @@ namespace dtrain {
 
 // A run of consecutive elements of one parameter.
 struct ParameterPart {
-  absl::string_view name;
-  absl::Span<const int64_t> shape;  // The whole parameter's.
-  int64_t begin = 0;                // The first of the parameter's elements that is in the run.
-  absl::Span<float> weights;
-  absl::Span<const float> gradient;            // Mean over the batch, clipped.
+  absl::string_view name;            // The parameter's name in the module.
+  absl::Span<const int64_t> shape;   // The whole parameter's.
+  int64_t begin = 0;                 // The first of the parameter's elements that is in the run.
+  absl::Span<float> weights;         // Masters in mixed precision.
+  absl::Span<const float> gradient;  // Mean over the batch, clipped.
   absl::Span<const absl::Span<float>> states;  // In the order of states(); zeros at first.
   int64_t update = 1;                          // Updates of the parameter, this one included.
   // By optimizer.params, parameter groups and the schedule.
   ParamSettings settings;
 };
 
+// The rule of an update. Thread-safe; the engine keeps the states.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

@@ -18,6 +18,7 @@
 
 namespace dtrain {
 
+// A part of a forward pass: tensors in, tensors out.
 using Segment = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 // segment(inputs), of which only `inputs` are kept until backward. Without gradients (evaluation)

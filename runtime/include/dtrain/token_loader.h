@@ -18,11 +18,13 @@
 
 namespace dtrain {
 
+// The files that a loader reads: data.train or data.validation.
 enum class Split { kTrain, kValidation };
 
 // The value in Batch::targets of a place where no loss is counted.
 inline constexpr int64_t kIgnoredTarget = -100;
 
+// A rank's micro-batch of token sequences, on its device.
 struct Batch {
   at::Tensor tokens;   // [micro_batch, sequence_length] int64.
   at::Tensor targets;  // The same shape: the next token of each.
@@ -37,12 +39,15 @@ struct Batch {
   // wait for the device to read `positions`; empty: not known, or no positions.
   std::vector<int64_t> document_lengths = {};
 
+  // The word for its samples on the console and in records.
   static constexpr absl::string_view kSampleUnit = "tokens";
+  // The tokens of the batch, for rates.
   int64_t sample_count() const { return targets.numel(); }
   // The targets that a loss counts, as far as they are known.
   int64_t counted_sample_count() const {
     return targets_counted >= 0 ? targets_counted : sample_count();
   }
+  // The tensors and numbers that a CUDA graph takes anew.
   GraphInputs graph_inputs() {
     GraphInputs inputs{{&tokens, &targets, &positions}, {targets_counted}};
     inputs.numbers.insert(inputs.numbers.end(), document_lengths.begin(), document_lengths.end());
@@ -54,11 +59,13 @@ struct Batch {
 // device that holds them.
 std::vector<int64_t> DocumentLengths(const at::Tensor& positions);
 
+// What a TokenLoader checks.
 struct TokenLoaderOptions {
   // Ids from here on are an error. 0: model.vocab_size of the configuration, where it is given.
   int64_t vocabulary = 0;
 };
 
+// A BatchSource over token files, with the order of this file's beginning.
 class TokenLoader final : public Tracked {
  public:
   // Opens the token files that data.train or data.validation name. Errors name file and offset: a
@@ -76,6 +83,7 @@ class TokenLoader final : public Tracked {
   // global batch may be short, where a rank's micro-batch may have fewer rows; behind it Next
   // returns EndOfData(). EndPass goes back to where the loader stood before BeginPass.
   void BeginPass();
+  // Ends the pass that BeginPass has begun.
   void EndPass();
   // The first window as a batch of one row whose targets are all ignored: takes no part in the
   // order of samples.
@@ -87,7 +95,9 @@ class TokenLoader final : public Tracked {
   // Whether batches have positions, because data.document_token or masks separate documents.
   bool has_documents() const;
 
-  Json SaveState() const override;
+  Json SaveState() const override;  // The position, which is the same on every rank.
+  // Goes on at a saved position. FailedPrecondition: the files hold other tokens than when it was
+  // saved.
   absl::Status RestoreState(const Json& state) override;
 
  private:

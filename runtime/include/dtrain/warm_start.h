@@ -2,8 +2,9 @@
 // checkpoint or a model folder, and the others keep what the program gave them.
 //
 //   // A new head on a trained body.
-//   DT_RETURN_IF_ERROR(dtrain::WarmStart(job, *model, "runs/base", {.exclude =
-//   {"head.*"}}).status()); DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(job, *model));
+//   const dtrain::WarmStartOptions body = {.exclude = {"head.*"}};
+//   DT_RETURN_IF_ERROR(dtrain::WarmStart(job, *model, "runs/base", body).status());
+//   DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(job, *model));
 #pragma once
 
 #include <functional>
@@ -19,8 +20,10 @@ class Module;
 
 namespace dtrain {
 
+// Which tensors WarmStart reads, and by which names.
 struct WarmStartOptions {
-  // Names of parameters and buffers in the module, with `*` for any text.
+  // Names of parameters and buffers in the module, with `*` for any text. Tied weights have several
+  // names: any of them includes or excludes, and they are read by the first that the files have.
   std::vector<std::string> include = {"*"};
   std::vector<std::string> exclude = {};  // These are not read, although `include` names them.
   // Name in the files, from the name in the module. Null: the same.
@@ -29,6 +32,7 @@ struct WarmStartOptions {
   bool allow_missing = false;
 };
 
+// What WarmStart has done with each tensor of the module.
 struct WarmStarted {
   std::vector<std::string> read;  // Names in the module.
   std::vector<std::string> kept;  // The others.

@@ -1,5 +1,7 @@
 #include "dtrain/config.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -8,6 +10,7 @@
 #include "runtime/plan/config/config_builder.h"
 #include "runtime/plan/config/config_keys.h"
 #include "runtime/plan/config/config_values.h"
+#include "runtime/plan/data/data_store.h"
 
 namespace dtrain {
 namespace {
@@ -34,6 +37,11 @@ const Json& Config::Values::at(absl::string_view key) const {
   const auto found = by_key.find(key);
   DT_CHECK(found != by_key.end()) << "no configuration key " << key;
   return found->second;
+}
+
+bool Config::Values::has_remote_data() const {
+  return std::any_of(data_train.begin(), data_train.end(), plan::IsRemoteAddress) ||
+         std::any_of(data_validation.begin(), data_validation.end(), plan::IsRemoteAddress);
 }
 
 absl::StatusOr<Config> Config::Parse(absl::string_view text, absl::string_view file_name,
@@ -148,6 +156,11 @@ int64_t Config::data_document_token() const { return values_->integer("data.docu
 bool Config::data_document_token_starts() const {
   return values_->at("data.document_token_place") == "start";
 }
+RemoteDataConfig Config::data_remote() const {
+  return {.cache_dir = values_->text("data.cache_dir"),
+          .cache_bytes_max = values_->integer("data.cache_limit"),
+          .timeout_seconds = values_->number("data.remote_timeout_s")};
+}
 
 int64_t Config::checkpoint_interval() const {
   return checkpoint_continuous() ? 0 : values_->integer("checkpoint.interval");
@@ -197,11 +210,28 @@ int64_t Config::checkpoint_shard_bytes_max() const {
 double Config::comm_timeout_seconds() const { return values_->number("comm.timeout_s"); }
 std::optional<double> Config::comm_timeout_min_seconds() const {
   constexpr char kKey[] = "comm.timeout_min_s";
-  return values_->at(kKey).is_null() ? std::nullopt : std::optional(values_->number(kKey));
+  if (values_->at(kKey).is_null()) {
+    // The others wait in a collective for a rank that waits for data. No limit that a network card
+    // needs by default is longer.
+    constexpr double kLongerThanNetworks = 150;
+    return values_->has_remote_data()
+               ? std::optional(std::max(kLongerThanNetworks, data_remote().timeout_seconds + 15))
+               : std::nullopt;
+  }
+  return values_->number(kKey);
 }
 std::optional<double> Config::comm_hang_timeout_seconds() const {
   constexpr char kKey[] = "comm.hang_timeout_s";
   return values_->at(kKey).is_null() ? std::nullopt : std::optional(values_->number(kKey));
+}
+std::optional<double> Config::comm_hang_data_timeout_seconds() const {
+  constexpr char kKey[] = "comm.hang_data_timeout_s";
+  if (values_->at(kKey).is_null()) {
+    // The rank's own error, which names the address, comes first.
+    return values_->has_remote_data() ? std::optional(data_remote().timeout_seconds + 10)
+                                      : std::nullopt;
+  }
+  return values_->number(kKey);
 }
 const NetworkConfig& Config::comm_network() const { return values_->network; }
 const PrecisionConfig& Config::precision() const { return values_->precision; }

@@ -233,11 +233,24 @@ constexpr ConfigKey kKeys[] = {
     // Data.
     {"data.train", KeyType::kDataSources, "[]", "", KeyUse::kUsed, "", kIdentity,
      "Token files to train on, as paths or glob patterns. Relative paths start at the working "
-     "directory. A mixture is a list of parts {\"files\": [...], \"weight\": NUMBER}: each part "
+     "directory. s3://bucket/key, where the name behind the last / may be a pattern, and "
+     "https://host/path are read over the network and kept in data.cache_dir. A mixture is a list "
+     "of parts {\"files\": [...], \"weight\": NUMBER}: each part "
      "gives its weight's share of the samples, and goes through its own files again when it has "
      "reached their end."},
     {"data.validation", KeyType::kStringList, "[]", "", KeyUse::kUsed, "", 0,
-     "Token files to evaluate on, as paths or glob patterns."},
+     "Token files to evaluate on: paths, glob patterns or addresses, as in data.train."},
+    {"data.cache_dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
+     "Folder, on a disk of each host's own, in which blocks of token files at addresses are kept. "
+     "The ranks of a host and later runs share it. Empty: ~/.cache/dtrain."},
+    {"data.cache_limit", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
+     "Largest number of bytes in data.cache_dir. Blocks that were not read for longest leave "
+     "first. 0: half of what is free on its disk, with what the folder holds counted as free."},
+    {"data.remote_timeout_s", KeyType::kNumber, "60", "(0, 86400]", KeyUse::kUsed, "", 0,
+     "Time in seconds for which a read of a token file at an address tries again when the server "
+     "fails or cannot be reached. Then the run ends with an error that names the address. "
+     "comm.hang_data_timeout_s is 10 longer if it is not set; comm.timeout_min_s is 15 longer, and "
+     "at least 150, because the other ranks wait meanwhile."},
     {"data.sequence_length", KeyType::kInteger, "1024", "[1, 2147483647]", KeyUse::kUsed, "",
      kIdentity,
      "Tokens that the model sees in one sample. The file must hold at least one token more, "
@@ -335,10 +348,11 @@ constexpr ConfigKey kKeys[] = {
      "that a run resumes behind its last step. Each rank writes its part of each step's reduced "
      "gradient, and a run that resumes takes the same updates again, with the same bits, on any "
      "number of ranks. \"async\": a step is durable when the next one ends, so that at most one is "
-     "lost. \"sync\": it is durable when MaybeSave returns. The steps before a durable checkpoint "
-     "are removed. For CPU ranks and optimizers that look at one element at a time: not LAMB, Muon "
-     "or one of the program's own. A journal that fails, or that the disk is too slow for, "
-     "switches itself off with a warning until the next checkpoint."},
+     "lost. \"sync\": it is durable when MaybeSave returns; with a GPU, MaybeSave then waits for "
+     "the device too. The steps before a durable checkpoint are removed. For one engine, and "
+     "optimizers that look at one element at a time: not LAMB, Muon or one of the program's own. A "
+     "journal that fails, or that the disk is too slow for, switches itself off with a warning "
+     "until the next checkpoint."},
     {"checkpoint.journal_dtype", KeyType::kString, "\"bf16\"", "bf16|fp32", KeyUse::kUsed, "", 0,
      "Type in which the journal holds gradients. With \"bf16\", 2 bytes a parameter and step, "
      "every update takes the gradient rounded to bf16. With \"fp32\", 4 bytes, training has the "

@@ -25,6 +25,11 @@ constexpr ConfigKey kCommKeys[] = {
      "of a disk or of the network may take comm.timeout_min_s, and a start, a save or an "
      "evaluation comm.timeout_s. On a GPU a step too may take comm.timeout_min_s. 0 turns the "
      "detection off."},
+    {"comm.hang_data_timeout_s", KeyType::kNumber, "null", "(0, 86400]", KeyUse::kUsed, "", 0,
+     "Time that a rank may wait for its data source in a step before dtrain launch says that it "
+     "hangs, from the first step on. If it is not set, the limit is that of the other parts of a "
+     "step (comm.hang_timeout_s). Set it if the source may wait for a network. The other ranks "
+     "wait in a collective meanwhile, so comm.timeout_min_s has to be longer."},
     {"comm.transport", KeyType::kString, "\"auto\"", "auto|shm|tcp|rdma|nccl", KeyUse::kRefused,
      "[\"auto\", \"shm\", \"tcp\", \"rdma\"]", 0,
      "Chooses how ranks exchange data in host memory. auto: shared memory inside a host; between "

@@ -1,7 +1,6 @@
 // ConfigBuilder's rules for the optimizer: which type has which parameter, and defaults by type.
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -53,15 +52,6 @@ OptimizerType TypeOf(absl::string_view type) {
       Kind::kAdamW, {"lr", "weight_decay", "betas", "eps", "adam_w_mode", "bias_correction"}, {}};
 }
 
-// The settings of the type that a parameter group may give.
-Params GroupSettings(const Params& params) {
-  Params settings;
-  std::copy_if(params.begin(), params.end(), std::back_inserter(settings), [](auto name) {
-    return name == "lr" || name == "weight_decay" || name == "betas" || name == "eps";
-  });
-  return settings;
-}
-
 bool HaveRates(const std::vector<ParamGroupConfig>& groups) {
   return std::any_of(groups.begin(), groups.end(),
                      [](const ParamGroupConfig& group) { return group.lr.has_value(); });
@@ -110,14 +100,14 @@ absl::Status ConfigBuilder::FillOptimizer() {
   }
   if (const auto list = values_->by_key.find("optimizer.param_groups");
       list != values_->by_key.end()) {
-    auto groups = plan::ParseParamGroups(list->second, GroupSettings(rules.params));
+    auto groups = plan::ParseParamGroups(list->second, plan::SettingsOf(rules.kind));
     if (!groups.ok()) {
       return Annotate(groups.status(), WhereGiven("optimizer.param_groups"));
     }
     values_->optimizer.groups = *std::move(groups);
   }
   if (const auto found = values_->by_key.find("engines"); found != values_->by_key.end()) {
-    auto engines = plan::ParseEngines(found->second, GroupSettings(rules.params));
+    auto engines = plan::ParseEngines(found->second, plan::SettingsOf(rules.kind));
     if (!engines.ok()) {
       return Annotate(engines.status(), WhereGiven("engines"));
     }

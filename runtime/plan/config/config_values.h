@@ -44,6 +44,7 @@ struct Config::Values {
   const std::string& text(absl::string_view key) const {
     return at(key).get_ref<const std::string&>();
   }
+  bool has_remote_data() const;  // Some token files are at addresses.
 };
 
 }  // namespace dtrain

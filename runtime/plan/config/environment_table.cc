@@ -9,7 +9,7 @@ constexpr VariableGroup kLibrary = VariableGroup::kLibrary;
 constexpr VariableGroup kDeveloper = VariableGroup::kDeveloper;
 
 constexpr char kRanks[] = "ranks";
-constexpr char kObjectStore[] = "checkpoints in S3";
+constexpr char kObjectStore[] = "object stores";
 constexpr char kNone[] = "none";
 
 constexpr EnvironmentVariable kVariables[] = {
@@ -96,8 +96,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "File of the AWS tools with keys."},
     {kUser, "AWS_CONFIG_FILE", kObjectStore, "a file", "~/.aws/config",
      "File of the AWS tools with settings. Its region and endpoint_url are read."},
-    {kUser, "HOME", "checkpoints in S3, dtrain launch", "a folder", kNone,
-     "Folder that holds .aws/, the files of the AWS tools, and .deepspeed_env."},
+    {kUser, "HOME", "object stores, dtrain launch", "a folder", kNone,
+     "Folder that holds .aws/, the files of the AWS tools, .deepspeed_env, and .cache/dtrain, "
+     "where token files at addresses are kept unless data.cache_dir names another place."},
     {kUser, "AWS_REGION", kObjectStore, "a region", "AWS_DEFAULT_REGION", "Region of the bucket."},
     {kUser, "AWS_DEFAULT_REGION", kObjectStore, "a region", "the profile's, otherwise us-east-1",
      "Region of the bucket if AWS_REGION is not set."},
@@ -166,9 +167,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "Open file descriptor from which a rank reads the secret key of the job."},
     {kRank, "DTRAIN_AGENT_SOCKET", kRanks, "a path", kNone,
      "Unix socket of the launcher on this node."},
-    {kRank, "DTRAIN_REUSE_PROCESS", kRanks, "1", kNone,
-     "Whether the launcher gives the process of a rank that lost another one the next attempt. Set "
-     "with --max-restarts or --nnodes MIN:MAX, unless --no-reuse is given."},
+    {kRank, "DTRAIN_REUSE_PROCESS", kRanks, "1, reserve", kNone,
+     "Whether the launcher gives the process of a rank that lost another one, or saved before a "
+     "change of nodes, the next attempt. Set with --max-restarts or --nnodes MIN:MAX, unless "
+     "--no-reuse is given. reserve: the process waits for its first attempt (--reserve)."},
     {kRank, "DTRAIN_HOST_ADDRESS", kRanks, "an address", "the address that reaches the store",
      "Address under which other nodes reach this node."},
     {kRank, "DTRAIN_NODE_ID", kRanks, "text", "host name and boot id",
@@ -216,6 +218,11 @@ constexpr EnvironmentVariable kVariables[] = {
     {kRank, "SLURM_JOB_NUM_NODES", "dtrain launch", "an integer", kNone,
      "Number of nodes of a Slurm job. Outside a step, `dtrain launch` starts itself on all of "
      "them by srun."},
+    {kRank, "SLURM_TOPOLOGY_ADDR", "dtrain topo", "names such as spine.leaf1.n5", kNone,
+     "The network switches above this node, set by srun where Slurm's configuration has them. It "
+     "stands in for a --topology-conf that is not given or cannot be read."},
+    {kRank, "SLURM_TOPOLOGY_ADDR_PATTERN", "dtrain topo", "such as switch.switch.node", kNone,
+     "What the names in SLURM_TOPOLOGY_ADDR are."},
     {kRank, "SLURM_JOB_NODELIST", "dtrain launch", "a list such as gpu-[1-4]", kNone,
      "List of the nodes of the job. They meet at the first one."},
     {kRank, "SLURM_GPUS_ON_NODE", "dtrain launch", "an integer",

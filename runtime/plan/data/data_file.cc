@@ -6,16 +6,40 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status.h"
 
 namespace dtrain::plan {
 
-absl::StatusOr<DataFile> DataFile::Open(const std::string& path, absl::string_view kind) {
+bool IsRemoteAddress(absl::string_view path) {
+  const size_t scheme = path.find("://");
+  return scheme != absl::string_view::npos && scheme > 0 &&
+         std::all_of(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(scheme),
+                     [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); });
+}
+
+absl::StatusOr<DataFile> DataFile::Open(const std::string& path, absl::string_view kind,
+                                        DataStore* store) {
   DataFile file;
+  if (IsRemoteAddress(path)) {
+    file.kind_ = std::string(kind);
+    file.path_ = path;
+    if (store == nullptr) {
+      return file.Bad("only a training reads files at addresses; copy it to this host first");
+    }
+    absl::StatusOr<std::shared_ptr<const RemoteFile>> remote = store->Open(path);
+    if (!remote.ok()) {
+      return Annotate(remote.status(), kind);
+    }
+    file.remote_ = *std::move(remote);
+    file.bytes_ = file.remote_->bytes();
+    return file;
+  }
   absl::StatusOr<UniqueFd> fd = OpenFile(path, O_RDONLY | O_NONBLOCK);  // Not a FIFO.
   if (!fd.ok()) {
     return Annotate(fd.status(), kind);
@@ -45,6 +69,9 @@ absl::StatusOr<std::string> DataFile::Head(int64_t bytes_max) const {
 }
 
 absl::Status DataFile::ReadAt(int64_t offset, absl::Span<char> into) const {
+  if (remote_ != nullptr) {
+    return Annotate(remote_->ReadAt(offset, into), kind_);
+  }
   size_t done = 0;
   while (done < into.size()) {
     const int64_t at = offset + static_cast<int64_t>(done);
@@ -60,6 +87,10 @@ absl::Status DataFile::ReadAt(int64_t offset, absl::Span<char> into) const {
     done += n > 0 ? static_cast<size_t>(n) : 0;
   }
   return absl::OkStatus();
+}
+
+bool DataFile::WillRead(int64_t offset, int64_t bytes) const {
+  return remote_ == nullptr || remote_->WillRead(offset, bytes);
 }
 
 absl::Status DataFile::EndedEarly() const {

@@ -106,8 +106,9 @@ std::string MegatronSibling(absl::string_view path) {
   return "";
 }
 
-absl::StatusOr<MegatronIndex> ReadMegatronIndex(const std::string& index_path, int64_t data_bytes) {
-  DT_ASSIGN_OR_RETURN(const DataFile file, DataFile::Open(index_path, "token index"));
+absl::StatusOr<MegatronIndex> ReadMegatronIndex(const std::string& index_path, int64_t data_bytes,
+                                                DataStore* store) {
+  DT_ASSIGN_OR_RETURN(const DataFile file, DataFile::Open(index_path, "token index", store));
   DT_ASSIGN_OR_RETURN(const std::string head, file.Head(kMegatronHeaderBytes));
   DT_ASSIGN_OR_RETURN(const MegatronIndex index,
                       ParseMegatronHeader(head, file.bytes(), index_path));

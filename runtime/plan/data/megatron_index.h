@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "runtime/plan/data/data_store.h"
 
 namespace dtrain::plan {
 
@@ -40,7 +41,8 @@ std::string MakeMegatronHeader(const MegatronIndex& index);
 std::string MegatronSibling(absl::string_view path);
 
 // Reads PREFIX.idx and checks that the sequences fill a file of `data_bytes` bytes, from its first
-// byte to its last: the tokens can then be read as one row.
-absl::StatusOr<MegatronIndex> ReadMegatronIndex(const std::string& index_path, int64_t data_bytes);
+// byte to its last: the tokens can then be read as one row. `store`: as DataFile::Open.
+absl::StatusOr<MegatronIndex> ReadMegatronIndex(const std::string& index_path, int64_t data_bytes,
+                                                DataStore* store);
 
 }  // namespace dtrain::plan

@@ -27,9 +27,26 @@ absl::StatusOr<std::vector<std::string>> Glob(const std::string& pattern) {
   return paths;
 }
 
+// Opens the files at addresses, and their masks if there are any, several at a time.
+void LookAhead(absl::Span<const std::string> paths, DataStore* store) {
+  std::vector<std::string> addresses;
+  for (const std::string& path : paths) {
+    if (IsRemoteAddress(path)) {
+      addresses.push_back(path);
+      if (MayHaveMask(path)) {
+        addresses.push_back(MaskPath(path));
+      }
+    }
+  }
+  if (store != nullptr && !addresses.empty()) {
+    store->OpenAhead(addresses);
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::string> patterns) {
+absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::string> patterns,
+                                                          DataStore* store) {
   if (patterns.empty()) {
     return absl::InvalidArgumentError(
         "no token file is named; set data.train and data.validation (dtrain data prepare makes "
@@ -39,7 +56,12 @@ absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::
   std::set<std::string> seen;
   for (const std::string& pattern : patterns) {
     std::vector<std::string> found{pattern};
-    if (pattern.find_first_of("*?[") != std::string::npos && access(pattern.c_str(), F_OK) != 0) {
+    if (IsRemoteAddress(pattern)) {
+      if (store != nullptr) {
+        DT_ASSIGN_OR_RETURN(found, store->Expand(pattern));
+      }
+    } else if (pattern.find_first_of("*?[") != std::string::npos &&
+               access(pattern.c_str(), F_OK) != 0) {
       DT_ASSIGN_OR_RETURN(found, Glob(pattern));
       if (found.empty()) {
         return absl::NotFoundError(
@@ -64,16 +86,17 @@ absl::StatusOr<TokenCorpus> TokenCorpus::Open(absl::Span<const std::string> patt
 }
 
 absl::StatusOr<TokenCorpus> TokenCorpus::Open(absl::Span<const CorpusPart> parts,
-                                              TokenFormat format) {
+                                              TokenFormat format, DataStore* store) {
   TokenCorpus corpus;
   for (const CorpusPart& part : parts) {
-    DT_RETURN_IF_ERROR(corpus.Add(part, format));
+    DT_RETURN_IF_ERROR(corpus.Add(part, format, store));
   }
   return corpus;
 }
 
-absl::Status TokenCorpus::Add(const CorpusPart& part, TokenFormat format) {
-  DT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandTokenPaths(part.patterns));
+absl::Status TokenCorpus::Add(const CorpusPart& part, TokenFormat format, DataStore* store) {
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandTokenPaths(part.patterns, store));
+  LookAhead(paths, store);
   // A large corpus may have more shards than the usual limit, and a mask beside each.
   const auto masks = std::count_if(paths.begin(), paths.end(), [](const std::string& path) {
     return FileExists(MaskPath(path));
@@ -82,7 +105,7 @@ absl::Status TokenCorpus::Add(const CorpusPart& part, TokenFormat format) {
   std::set<std::string> opened;  // A pattern may name both of Megatron's files.
   const size_t files_before = files_.size();
   for (const std::string& path : paths) {
-    DT_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path, format));
+    DT_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path, format, store));
     if (!opened.insert(file.path()).second) {
       continue;
     }
@@ -98,7 +121,7 @@ absl::Status TokenCorpus::Add(const CorpusPart& part, TokenFormat format) {
       named_ = files_.size();
     }
     DT_ASSIGN_OR_RETURN(std::optional<MaskFile> mask,
-                        MaskFile::OpenFor(file.path(), file.tokens()));
+                        MaskFile::OpenFor(file.path(), file.tokens(), store));
     files_.push_back(std::move(file));
     masks_.push_back(std::move(mask));
   }
@@ -127,6 +150,12 @@ absl::Status TokenCorpus::ReadMask(const SampleLocation& sample, int64_t sequenc
                                    uint8_t* out) const {
   return masks_[static_cast<size_t>(sample.file)]->Copy(
       sample.offset, {out, static_cast<size_t>(sequence_length + 1)});
+}
+
+bool TokenCorpus::WillRead(const SampleLocation& sample, int64_t sequence_length) const {
+  const auto file = static_cast<size_t>(sample.file);
+  return files_[file].WillRead(sample.offset, sequence_length + 1) &&
+         (!masks_[file].has_value() || masks_[file]->WillRead(sample.offset, sequence_length + 1));
 }
 
 absl::Status TokenCorpus::CheckRowLength(int64_t sequence_length) const {

@@ -18,9 +18,10 @@ namespace dtrain::plan {
 
 // The files that `patterns` (paths, or glob patterns with * ? [ ]) name: in the order of the
 // patterns, each pattern's files sorted by bytes, each file once. A file whose whole name is given
-// is taken as it is, with [1] in it too. NotFound names a pattern without a file; InvalidArgument:
-// no pattern.
-absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::string> patterns);
+// is taken as it is, with [1] in it too. `store` expands addresses. NotFound names a pattern
+// without a file; InvalidArgument: no pattern.
+absl::StatusOr<std::vector<std::string>> ExpandTokenPaths(absl::Span<const std::string> patterns,
+                                                          DataStore* store = nullptr);
 
 // A part of a mixture as the configuration names it.
 struct CorpusPart {
@@ -33,8 +34,10 @@ class TokenCorpus {
   // Opens all files. InvalidArgument also when two files say different vocabularies.
   static absl::StatusOr<TokenCorpus> Open(absl::Span<const std::string> patterns,
                                           TokenFormat format);
-  // The same for a mixture: the files of its parts, one after the other.
-  static absl::StatusOr<TokenCorpus> Open(absl::Span<const CorpusPart> parts, TokenFormat format);
+  // The same for a mixture: the files of its parts, one after the other. `store` reads files at
+  // addresses and outlives the corpus; without it they are refused.
+  static absl::StatusOr<TokenCorpus> Open(absl::Span<const CorpusPart> parts, TokenFormat format,
+                                          DataStore* store = nullptr);
 
   const std::vector<TokenFile>& files() const { return files_; }
   // The parts, as a sampler takes them.
@@ -56,12 +59,14 @@ class TokenCorpus {
   bool has_masks() const;
   // The mask's bytes of the same tokens. REQUIRES: is_masked(sample.file).
   absl::Status ReadMask(const SampleLocation& sample, int64_t sequence_length, uint8_t* out) const;
+  // Says that the sample, and its mask, will be read soon; as DataFile::WillRead.
+  bool WillRead(const SampleLocation& sample, int64_t sequence_length) const;
   // InvalidArgument if samples are packed for rows of another length: they would be cut.
   absl::Status CheckRowLength(int64_t sequence_length) const;
 
  private:
   TokenCorpus() = default;
-  absl::Status Add(const CorpusPart& part, TokenFormat format);
+  absl::Status Add(const CorpusPart& part, TokenFormat format, DataStore* store);
 
   struct Part {
     size_t files = 0;

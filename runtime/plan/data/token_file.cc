@@ -73,11 +73,11 @@ void Widen(const char* data, int bytes_per_token, absl::Span<int64_t> out) {
   }
 }
 
-bool IsIndex(const std::string& path) {
-  if (path.empty() || !FileExists(path)) {
+bool IsIndex(const std::string& path, DataStore* store) {
+  if (path.empty() || (!IsRemoteAddress(path) && !FileExists(path))) {
     return false;
   }
-  const absl::StatusOr<DataFile> file = DataFile::Open(path, "token index");
+  const absl::StatusOr<DataFile> file = DataFile::Open(path, "token index", store);
   const auto head = file.ok() ? file->Head(kMegatronHeaderBytes) : file.status();
   return head.ok() && absl::StartsWith(*head, kMegatronMagic);
 }
@@ -163,21 +163,23 @@ std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary, int bytes_per_to
   return header;
 }
 
-absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, TokenFormat format) {
-  DT_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, "token file"));
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, TokenFormat format,
+                                          DataStore* store) {
+  DT_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, "token file", store));
   DT_ASSIGN_OR_RETURN(const std::string head, file.Head(kTokenHeaderBytes));
   const bool is_index = absl::StartsWith(head, kMegatronMagic);
   const std::string sibling = MegatronSibling(path);
   if (format == TokenFormat::kMegatron ||
-      (format == TokenFormat::kAuto && (is_index || (!HasLlmcHeader(head) && IsIndex(sibling))))) {
+      (format == TokenFormat::kAuto &&
+       (is_index || (!HasLlmcHeader(head) && IsIndex(sibling, store))))) {
     if (sibling.empty()) {
       return file.Bad("Megatron's token files are two, named PREFIX.bin and PREFIX.idx");
     }
     if (is_index) {
-      DT_ASSIGN_OR_RETURN(file, DataFile::Open(sibling, "token file"));
+      DT_ASSIGN_OR_RETURN(file, DataFile::Open(sibling, "token file", store));
     }
     DT_ASSIGN_OR_RETURN(const MegatronIndex index,
-                        ReadMegatronIndex(is_index ? path : sibling, file.bytes()));
+                        ReadMegatronIndex(is_index ? path : sibling, file.bytes(), store));
     return TokenFile(std::move(file), TokenHeader{.tokens = file.bytes() / index.bytes_per_token,
                                                   .bytes_per_token = index.bytes_per_token,
                                                   .format = "Megatron"});

@@ -53,9 +53,10 @@ std::string MakeTokenHeader(int64_t tokens, int64_t vocabulary, int bytes_per_to
 class TokenFile {
  public:
   // NotFound (no such file), InvalidArgument (empty, truncated, not of `format`). Of Megatron's two
-  // files either may be named.
+  // files either may be named. `store`: for files at addresses; as DataFile::Open.
   static absl::StatusOr<TokenFile> Open(const std::string& path,
-                                        TokenFormat format = TokenFormat::kAuto);
+                                        TokenFormat format = TokenFormat::kAuto,
+                                        DataStore* store = nullptr);
   const std::string& path() const { return file_.path(); }
   int64_t tokens() const { return header_.tokens; }
   const TokenHeader& header() const { return header_; }
@@ -64,6 +65,11 @@ class TokenFile {
   // with the file's length then and now when it has been cut since Open; Unavailable when it cannot
   // be read. REQUIRES: 0 <= begin, begin + out.size() <= tokens().
   absl::Status Copy(int64_t begin, absl::Span<int64_t> out) const;
+  // Says that these tokens will be read soon; as DataFile::WillRead.
+  bool WillRead(int64_t begin, int64_t tokens) const {
+    const int64_t width = header_.bytes_per_token;
+    return file_.WillRead(header_.data_offset + begin * width, tokens * width);
+  }
   // InvalidArgument naming file, token offset and id when one of `ids`, the tokens from `begin` on,
   // is not below `vocabulary`. Reads nothing.
   absl::Status CheckIds(int64_t begin, absl::Span<const int64_t> ids, int64_t vocabulary) const;

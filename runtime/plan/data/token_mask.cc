@@ -77,15 +77,34 @@ std::string MakeMaskHeader(const MaskHeader& header) {
 
 std::string MaskPath(const std::string& token_path) { return absl::StrCat(token_path, ".mask"); }
 
+bool MayHaveMask(const std::string& token_path) {
+  return !IsRemoteAddress(token_path) || absl::StartsWith(token_path, "s3://") ||
+         !absl::StrContains(token_path, "?");
+}
+
 absl::StatusOr<std::optional<MaskFile>> MaskFile::OpenFor(const std::string& token_path,
-                                                          int64_t tokens) {
-  const std::string path = MaskPath(token_path);
-  struct stat info {};
-  // Only a name that is not there means that there is no mask: else prompts would be trained on.
-  if (lstat(path.c_str(), &info) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+                                                          int64_t tokens, DataStore* store) {
+  if (!MayHaveMask(token_path)) {
     return std::nullopt;
   }
-  DT_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, "token mask"));
+  const std::string path = MaskPath(token_path);
+  const bool is_remote = IsRemoteAddress(path);
+  struct stat info {};
+  // Only a name that is not there means that there is no mask: else prompts would be trained on.
+  if (!is_remote && lstat(path.c_str(), &info) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    return std::nullopt;
+  }
+  absl::StatusOr<DataFile> opened = DataFile::Open(path, "token mask", store);
+  if (is_remote && absl::IsNotFound(opened.status())) {
+    return std::nullopt;
+  }
+  if (is_remote && absl::IsPermissionDenied(opened.status())) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        opened.status().message(),
+        "; whether there is a mask must be known: let the keys list the bucket, or reply 404 for "
+        "what is not there, or put \"?\" behind the address of a file that has none"));
+  }
+  DT_ASSIGN_OR_RETURN(DataFile file, std::move(opened));
   DT_ASSIGN_OR_RETURN(const std::string head, file.Head(kMaskHeaderBytes));
   DT_ASSIGN_OR_RETURN(const MaskHeader header, ParseMaskHeader(head, file.bytes(), path));
   if (header.tokens != tokens) {

@@ -39,19 +39,26 @@ std::string MakeMaskHeader(const MaskHeader& header);
 
 // Where the mask of a token file is, if it has one.
 std::string MaskPath(const std::string& token_path);
+// Whether a token file at this address may have a mask: one with a query has none.
+bool MayHaveMask(const std::string& token_path);
 
 class MaskFile {
  public:
   // Opens the mask of a file of `tokens` tokens; nothing if there is none. InvalidArgument: it is
-  // damaged, or of another file.
+  // damaged, or of another file. `store`: as DataFile::Open; an address with a query has no mask.
   static absl::StatusOr<std::optional<MaskFile>> OpenFor(const std::string& token_path,
-                                                         int64_t tokens);
+                                                         int64_t tokens,
+                                                         DataStore* store = nullptr);
   const MaskHeader& header() const { return header_; }
   const std::string& path() const { return file_.path(); }
 
   // The bytes of the tokens [begin, begin + out.size()). InvalidArgument when one has unknown bits,
   // or the file has been cut since it was opened.
   absl::Status Copy(int64_t begin, absl::Span<uint8_t> out) const;
+  // Says that these bytes will be read soon; as DataFile::WillRead.
+  bool WillRead(int64_t begin, int64_t tokens) const {
+    return file_.WillRead(kMaskHeaderBytes + begin, tokens);
+  }
 
  private:
   MaskFile(DataFile file, const MaskHeader& header) : file_(std::move(file)), header_(header) {}

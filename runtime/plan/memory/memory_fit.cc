@@ -22,7 +22,8 @@ constexpr double kActivationsSure = 0.9;
 double Needed(const MemoryRequest& request) {
   const MemoryPlan plan = PlanMemory(request);
   return plan.states() + plan.buckets + plan.live + plan.codes + plan.rounding +
-         kActivationsSure * plan.activations + (request.states_on_host ? 0 : plan.replicas);
+         kActivationsSure * plan.activations +
+         (request.states_on_host ? 0 : plan.replicas + plan.journal);
 }
 
 std::string Gigabytes(double bytes) { return absl::StrFormat("%.3g GB", bytes * 1e-9); }
@@ -109,6 +110,14 @@ std::string ReplicasText(const MemoryRequest& request) {
   return bytes == 0 ? "" : absl::StrCat(", replicas (checkpoint.replicas) of ", Gigabytes(bytes));
 }
 
+std::string JournalText(const MemoryRequest& request) {
+  const double on_host = PlanMemory(request).journal;
+  const double bytes = request.states_on_host ? on_host / 2 : on_host;
+  return bytes == 0 ? ""
+                    : absl::StrCat(", the step journal's gradients (checkpoint.journal) of ",
+                                   Gigabytes(bytes));
+}
+
 }  // namespace
 
 double LeastAvailable(absl::Span<const RankMemory> ranks) {
@@ -136,18 +145,20 @@ absl::Status CheckStatesFit(const MemoryRequest& request, double available) {
           ? ""
           : absl::StrFormat(" and activations of a micro-batch of %d x %d tokens",
                             request.micro_batch, request.sequence_length);
-  return absl::InvalidArgumentError(
-      absl::StrFormat("weights, gradients and optimizer states of %.1f million parameters%s%s%s%s "
-                      "take %s on each of "
-                      "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-                      request.model.parameters * 1e-6, FrozenText(request), CodesText(request),
-                      ReplicasText(request), activations, Gigabytes(needed), request.world_size,
-                      request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
-                      Remedy(request, available)));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "weights, gradients and optimizer states of %.1f million parameters%s%s%s%s%s "
+      "take %s on each of "
+      "%d rank%s at zero_optimization.stage %d, but a rank has %s: %s",
+      request.model.parameters * 1e-6, FrozenText(request), CodesText(request),
+      ReplicasText(request), JournalText(request), activations, Gigabytes(needed),
+      request.world_size, request.world_size == 1 ? "" : "s", request.zero_stage,
+      Gigabytes(available), Remedy(request, available)));
 }
 
 absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
-  const double needed = PlanMemory(request).host;
+  const MemoryPlan plan = PlanMemory(request);
+  const double journal = request.states_on_host ? plan.journal : 0;
+  const double needed = plan.host + journal;
   if (needed <= available) {
     return absl::OkStatus();
   }
@@ -155,13 +166,19 @@ absl::Status CheckOffloadFits(const MemoryRequest& request, double available) {
   const std::string frozen =
       frozen_bytes == 0 ? ""
                         : absl::StrCat(" and of frozen parameters of ", Gigabytes(frozen_bytes));
+  const std::string journalled =
+      journal == 0 ? ""
+                   : absl::StrCat(" and the step journal's gradients (checkpoint.journal) of ",
+                                  Gigabytes(journal));
   return absl::InvalidArgumentError(absl::StrFormat(
-      "the offloaded states of %.1f million parameters%s take %s of host memory on each of %d "
+      "the offloaded states of %.1f million parameters%s%s take %s of host memory on each of %d "
       "rank%s at zero_optimization.stage %d, but a rank has %s: %s",
-      request.model.parameters * 1e-6, frozen, Gigabytes(needed), request.world_size,
+      request.model.parameters * 1e-6, frozen, journalled, Gigabytes(needed), request.world_size,
       request.world_size == 1 ? "" : "s", request.zero_stage, Gigabytes(available),
+      2 * journal > needed ? "most of it is the journal's, so use more ranks or set "
+                             "checkpoint.journal to \"off\""
       // More ranks do not help: activations are not divided.
-      2 * PlanMemory(request).far_activations > needed
+      : 2 * plan.far_activations > needed
           ? "most of it is activations, so set a smaller train_micro_batch_size_per_gpu"
       : request.offload_buffers == 0 ? "use more ranks"
       : request.offload_to_file && request.offload_ratio == 1

@@ -353,6 +353,9 @@ void ReadInto(const Config& config, MemoryRequest& request) {
       config.Find("fp8.enabled")->get<bool>() && config.gradient_accumulation_steps() > 1;
   request.moment_bytes = MomentBytes(config.optimizer());
   request.replicas = config.checkpoint_replicas() > 0;
+  request.journal_bytes = config.checkpoint_journal() == "off"          ? 0
+                          : config.checkpoint_journal_dtype() == "fp32" ? 4
+                                                                        : 2;
   if (*config.Find("zero_optimization.offload_optimizer.device") != "none") {
     request.offload_buffers =
         config.Find("zero_optimization.offload_optimizer.buffer_count")->get<int64_t>();
@@ -411,6 +414,9 @@ MemoryPlan PlanMemory(const MemoryRequest& request) {
       value_bytes * model.largest_gradient +
       (request.zero_stage >= 2 ? (kGradientSlots * kFp32 + packs * kPacked) * bucket : 0) +
       CompressionBytes(request, bucket);
+  const double journalled = static_cast<double>(request.journal_bytes) * model.parameters / ranks;
+  plan.journal = 2 * journalled;
+  plan.buckets += request.states_on_host ? journalled : 0;
   if (request.offload_buffers > 0) {
     PlanOffload(request, value_bytes, static_cast<int64_t>(held(1)), plan);
   }

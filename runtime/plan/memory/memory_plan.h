@@ -92,8 +92,9 @@ struct MemoryRequest {
   // through are in the host's memory or in files. int8 blocks then need less memory, since a stream
   // orders them.
   bool states_on_host = false;
-  bool training = true;   // False: weights alone, for inference.
-  bool replicas = false;  // checkpoint.replicas.
+  bool training = true;       // False: weights alone, for inference.
+  bool replicas = false;      // checkpoint.replicas.
+  int64_t journal_bytes = 0;  // checkpoint.journal: of a parameter's gradient in it; 0: none.
 };
 
 // Takes from `config` all but the model's shape, its batch and the world size. REQUIRES: the number
@@ -118,6 +119,9 @@ struct MemoryPlan {
   double far_activations = 0;  // Recomputed segments' inputs in a far tier: in no sum.
   // Host memory for two snapshots of what a rank of another host saves: in no sum.
   double replicas = 0;
+  // Host memory for two steps' gradients of the rank's part, which the step journal writes: in no
+  // sum. A GPU has one more beside it, which is in `buckets`.
+  double journal = 0;
 
   double states() const { return values + gradients + master + moments; }
   double total() const {

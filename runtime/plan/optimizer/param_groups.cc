@@ -149,6 +149,24 @@ absl::StatusOr<EngineSettings> ParseEngine(const std::string& at, const Json& en
 
 }  // namespace
 
+std::vector<absl::string_view> SettingsOf(OptimizerConfig::Kind kind) {
+  using Kind = OptimizerConfig::Kind;
+  switch (kind) {
+    case Kind::kSgd:
+      return {"lr", "weight_decay"};
+    case Kind::kLion:
+      return {"lr", "weight_decay", "betas"};
+    case Kind::kAdagrad:
+      return {"lr", "weight_decay", "eps"};
+    case Kind::kAdamW:
+    case Kind::kAdam:
+    case Kind::kLamb:
+    case Kind::kMuon:
+      break;
+  }
+  return {"lr", "weight_decay", "betas", "eps"};
+}
+
 absl::StatusOr<std::vector<ParamGroupConfig>> ParseParamGroups(
     const Json& list, absl::Span<const absl::string_view> settings) {
   return ParseGroups("optimizer.param_groups", list, settings);

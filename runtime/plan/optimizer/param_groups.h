@@ -1,4 +1,5 @@
-// optimizer.param_groups and engines from their JSON. Private to the room.
+// optimizer.param_groups and engines from their JSON, and which settings an optimizer has. Private
+// to runtime.
 #pragma once
 
 #include <functional>
@@ -13,6 +14,9 @@
 #include "dtrain/optimizer_config.h"
 
 namespace dtrain::plan {
+
+// The settings that the optimizer knows, of lr, weight_decay, betas and eps.
+std::vector<absl::string_view> SettingsOf(OptimizerConfig::Kind kind);
 
 // `settings`: those that the optimizer knows, of lr, weight_decay, betas and eps. InvalidArgument
 // names the entry, the value and what is allowed.

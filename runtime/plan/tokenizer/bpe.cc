@@ -196,18 +196,10 @@ void Bpe::MergeMany(BpeScratch* scratch) const {
 
 void Bpe::EncodeWord(absl::string_view word, BpeScratch* scratch,
                      std::vector<uint32_t>* ids) const {
-  if (word.empty()) {
-    return;
-  }
-  const bool is_cached = word.size() <= WordCache::kWordBytesMax;
-  WordCache::Key key;
-  if (is_cached) {
-    key = WordCache::KeyOf(word);
-    if (const WordCache::Entry* entry = scratch->cache.Find(key); entry != nullptr) {
-      ids->insert(ids->end(), entry->ids.begin(), entry->ids.begin() + entry->count);
-      return;
-    }
-  }
+  scratch->cache.AppendTokens(word, ids, [&] { MergeWord(word, scratch, ids); });
+}
+
+void Bpe::MergeWord(absl::string_view word, BpeScratch* scratch, std::vector<uint32_t>* ids) const {
   std::vector<uint32_t>& symbols = scratch->symbols;
   symbols.clear();
   const auto whole = parts_.whole_words.find(word);
@@ -222,9 +214,6 @@ void Bpe::EncodeWord(absl::string_view word, BpeScratch* scratch,
     }
   }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
-  if (is_cached) {
-    scratch->cache.Add(key, symbols);
-  }
 }
 
 }  // namespace dtrain::plan

@@ -74,6 +74,7 @@ class Bpe {
   void AddPair(uint64_t key, uint32_t rank);
   uint32_t RankOf(uint32_t left, uint32_t right) const;
   void FirstSymbols(absl::string_view word, std::vector<uint32_t>* symbols) const;
+  void MergeWord(absl::string_view word, BpeScratch* scratch, std::vector<uint32_t>* ids) const;
   void MergeFew(BpeScratch* scratch) const;
   void MergeMany(BpeScratch* scratch) const;
 

@@ -77,8 +77,14 @@ absl::Status BpeTokenizer::EncodePiece(absl::string_view text, bool is_start, bo
           return absl::OkStatus();
         }
         return parts_.pre_tokenizer.ForEachWord(
-            part, is_start && part.data() == normalized.data(),
-            [&](absl::string_view word) { bpe_.EncodeWord(word, scratch, ids); });
+            part, is_start && part.data() == normalized.data(), [&](absl::string_view word) {
+              if (parts_.words == nullptr) {
+                bpe_.EncodeWord(word, scratch, ids);
+              } else {
+                scratch->cache.AppendTokens(word, ids,
+                                            [&] { parts_.words->EncodeWord(word, ids); });
+              }
+            });
       });
 }
 

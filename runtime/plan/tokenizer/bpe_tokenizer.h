@@ -1,4 +1,5 @@
-// A tokenizer of byte pairs: what tokenizer.json and tiktoken's files have in common.
+// A tokenizer of byte pairs, or of another model for words: what tokenizer.json and tiktoken's
+// files have in common.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include "runtime/plan/tokenizer/pre_tokenizer.h"
 #include "runtime/plan/tokenizer/token_decoder.h"
 #include "runtime/plan/tokenizer/tokenizer.h"
+#include "runtime/plan/tokenizer/word_encoder.h"
 
 namespace dtrain::plan {
 
@@ -25,7 +27,8 @@ struct BpeTokenizerParts {
   PreTokenizer pre_tokenizer;
   TokenDecoder decoder;
   BpeParts bpe;
-  std::vector<uint32_t> before;  // The tokens around a text, by the post-processor.
+  std::shared_ptr<const WordEncoder> words;  // Encodes in place of `bpe`, unless null.
+  std::vector<uint32_t> before;              // The tokens around a text, by the post-processor.
   std::vector<uint32_t> after;
 };
 

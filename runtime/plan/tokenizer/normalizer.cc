@@ -5,7 +5,10 @@
 #include "base/status.h"
 #include "runtime/plan/tokenizer/json_fields.h"
 #include "runtime/plan/tokenizer/unicode/char_classes.h"
+#include "runtime/plan/tokenizer/unicode/character_rules.h"
 #include "runtime/plan/tokenizer/unicode/utf8_text.h"
+#include "runtime/plan/tokenizer/unigram/precompiled_map.h"
+#include "runtime/plan/tokenizer/wordpiece/bert_normalizer.h"
 
 namespace dtrain::plan {
 namespace {
@@ -83,10 +86,22 @@ absl::Status Normalizer::Add(const Json& json, const std::string& where, int dep
     step.kind = Kind::kStrip;
     DT_ASSIGN_OR_RETURN(step.left, BoolField(json, where, "strip_left", false));
     DT_ASSIGN_OR_RETURN(step.right, BoolField(json, where, "strip_right", false));
+  } else if (type == "Lowercase" || type == "StripAccents") {
+    DT_RETURN_IF_ERROR(OnlyFields(json, where, {}));
+    step.kind = Kind::kMap;
+    step.map = type == "Lowercase" ? Lowercased : WithoutMarks;
+  } else if (type == "BertNormalizer") {
+    step.kind = Kind::kMap;
+    DT_ASSIGN_OR_RETURN(const BertNormalizer bert, BertNormalizer::FromJson(json, where));
+    step.map = [bert](absl::string_view text) { return bert.Apply(text); };
+  } else if (type == "Precompiled") {
+    step.kind = Kind::kMap;
+    DT_ASSIGN_OR_RETURN(const PrecompiledMap map, PrecompiledMap::FromJson(json, where));
+    step.map = [map](absl::string_view text) { return map.Apply(text); };
   } else {
     return absl::UnimplementedError(absl::StrFormat(
         "%s: the normalizer \"%s\" is not supported; supported are NFC, NFD, NFKC, NFKD, Prepend, "
-        "Replace, Strip and Sequence",
+        "Replace, Strip, Lowercase, StripAccents, BertNormalizer, Precompiled and Sequence",
         where, type.substr(0, 100)));
   }
   if (steps_.size() == kStepsMax) {
@@ -104,6 +119,10 @@ absl::StatusOr<absl::string_view> Normalizer::ApplyStep(const Step& step, absl::
   }
   if (step.kind == Kind::kStrip) {
     return Stripped(text, step.left, step.right);
+  }
+  if (step.kind == Kind::kMap) {
+    *storage = step.map(text);
+    return absl::string_view(*storage);
   }
   storage->clear();
   if (step.kind == Kind::kPrepend) {

@@ -2,6 +2,7 @@
 // thread-safe.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@ class Normalizer {
   absl::StatusOr<absl::string_view> Apply(absl::string_view text, std::string* storage) const;
 
  private:
-  enum class Kind { kForm, kPrepend, kReplace, kStrip };
+  enum class Kind { kForm, kPrepend, kReplace, kStrip, kMap };
   struct Step {
     Kind kind = Kind::kForm;
     NormalForm form = NormalForm::kNfc;
@@ -34,6 +35,7 @@ class Normalizer {
     std::optional<Regex> regex;  // What is replaced.
     bool left = false;
     bool right = false;
+    std::function<std::string(absl::string_view)> map;
   };
 
   absl::Status Add(const Json& json, const std::string& where, int depth);

@@ -161,6 +161,10 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
     DT_ASSIGN_OR_RETURN(const bool each, BoolField(json, where, "individual_digits", false));
     stage.char_class = kNumber;
     stage.behavior = each ? Behavior::kIsolated : Behavior::kContiguous;
+  } else if (type == "WhitespaceSplit" || type == "BertPreTokenizer") {
+    DT_RETURN_IF_ERROR(OnlyFields(json, where, {}));
+    stage.kind = Kind::kWords;
+    stage.isolates_punctuation = type == "BertPreTokenizer";
   } else if (type == "Punctuation") {
     DT_RETURN_IF_ERROR(OnlyFields(json, where, {"behavior"}));
     stage.char_class = kPunctuation;
@@ -168,7 +172,7 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
   } else {
     return absl::UnimplementedError(absl::StrFormat(
         "%s: the pre-tokenizer \"%s\" is not supported; supported are ByteLevel, Split, Metaspace, "
-        "Digits, Punctuation and Sequence",
+        "Digits, Punctuation, WhitespaceSplit, BertPreTokenizer and Sequence",
         where, type.substr(0, 100)));
   }
   stages_.push_back(std::move(stage));
@@ -281,6 +285,33 @@ absl::Status PreTokenizer::RunSpaceMark(size_t index, absl::string_view text, bo
   return Run(index + 1, text.substr(begin), is_start && begin == 0, sink);
 }
 
+// What stands between spaces.
+absl::Status PreTokenizer::RunWords(size_t index, absl::string_view text, bool is_start,
+                                    Sink sink) const {
+  const CharClasses& classes = CharClasses::Get();
+  const uint8_t alone = stages_[index].isolates_punctuation ? kPunctuation : 0;
+  size_t begin = 0;
+  const auto end_word = [&](size_t end) {
+    return begin == end
+               ? absl::OkStatus()
+               : Run(index + 1, text.substr(begin, end - begin), is_start && begin == 0, sink);
+  };
+  for (size_t i = 0; i < text.size();) {
+    const size_t at = i;
+    const uint8_t bits = classes.Of(NextCodePoint(text, &i));
+    if ((bits & (kSpace | alone)) == 0) {
+      continue;
+    }
+    DT_RETURN_IF_ERROR(end_word(at));
+    begin = at;
+    if ((bits & kSpace) == 0) {
+      DT_RETURN_IF_ERROR(end_word(i));
+    }
+    begin = i;
+  }
+  return end_word(text.size());
+}
+
 absl::Status PreTokenizer::Run(size_t index, absl::string_view text, bool is_start,
                                Sink sink) const {
   if (text.empty()) {
@@ -311,6 +342,9 @@ absl::Status PreTokenizer::Run(size_t index, absl::string_view text, bool is_sta
   }
   if (stage.kind == Kind::kMetaspace) {
     return RunMetaspace(index, text, is_start, sink);
+  }
+  if (stage.kind == Kind::kWords) {
+    return RunWords(index, text, is_start, sink);
   }
   if (stage.kind == Kind::kSpaceMark) {
     return RunSpaceMark(index, text, is_start, sink);

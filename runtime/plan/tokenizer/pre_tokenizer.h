@@ -38,7 +38,7 @@ class PreTokenizer {
   absl::Status ForEachWord(absl::string_view text, bool is_start, Sink sink) const;
 
  private:
-  enum class Kind { kScanner, kRegex, kClass, kPrefixSpace, kMetaspace, kSpaceMark };
+  enum class Kind { kScanner, kRegex, kClass, kPrefixSpace, kMetaspace, kSpaceMark, kWords };
   enum class Behavior { kRemoved, kIsolated, kWithPrevious, kWithNext, kContiguous };
   enum class Prepend { kAlways, kFirst, kNever };
   struct Stage {
@@ -52,6 +52,7 @@ class PreTokenizer {
     Prepend prepend = Prepend::kAlways;
     bool split = true;
     std::set<uint32_t> never_after;
+    bool isolates_punctuation = false;  // Words: each punctuation character is one.
   };
   // A range of a text, and whether the pattern matched it.
   struct Piece {
@@ -70,6 +71,7 @@ class PreTokenizer {
   absl::Status Run(size_t stage, absl::string_view text, bool is_start, Sink sink) const;
   absl::Status RunMetaspace(size_t index, absl::string_view text, bool is_start, Sink sink) const;
   absl::Status RunSpaceMark(size_t index, absl::string_view text, bool is_start, Sink sink) const;
+  absl::Status RunWords(size_t index, absl::string_view text, bool is_start, Sink sink) const;
 
   std::vector<Stage> stages_;
   bool bytes_ = false;

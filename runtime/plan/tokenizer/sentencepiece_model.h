@@ -1,5 +1,5 @@
-// Makes a tokenizer of SentencePiece's tokenizer.model: byte pairs are encoded here, many times
-// faster than by its own library, which decodes, and encodes what SentencePieceBpe leaves to it.
+// Makes a tokenizer of SentencePiece's tokenizer.model: natively, or by its library where
+// NativeCodec does not do what the model needs.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,9 @@
 
 namespace dtrain::plan {
 
-// `model` is the content of the file. InvalidArgument: the library does not read it; the message
-// has `name`. Control symbols such as "<s>" are special tokens.
+// `model` is the content of the file. InvalidArgument: it is damaged, or needs the library and
+// the program is linked without it; the message has `name`. Control symbols such as "<s>" are
+// special tokens.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromSentencePiece(absl::string_view model,
                                                                       const std::string& name);
 

@@ -92,6 +92,23 @@ std::string Replaced(const Regex& regex, absl::string_view token, const std::str
   return made;
 }
 
+// One replacement after the other, as `tokenizers` does them in each token for itself.
+void JoinPiece(absl::string_view prefix, bool is_first, bool cleans, std::string* token) {
+  if (!is_first) {
+    *token = absl::StartsWith(*token, prefix) ? token->substr(prefix.size()) : " " + *token;
+  }
+  if (!cleans) {
+    return;
+  }
+  constexpr std::pair<const char*, const char*> kCleaned[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kCleaned) {
+    *token = absl::StrReplaceAll(*token, {{from, to}});
+  }
+}
+
 }  // namespace
 
 TokenDecoder TokenDecoder::Bytes() {
@@ -150,10 +167,15 @@ absl::Status TokenDecoder::Add(const Json& json, const std::string& where, int d
     DT_ASSIGN_OR_RETURN(step.text, StringField(json, where, "replacement"));
     DT_ASSIGN_OR_RETURN(step.drops_first, BoolField(json, where, "add_prefix_space", true));
     step.drops_first = step.drops_first && json.value("prepend_scheme", Json()) != Json("never");
+  } else if (type == "WordPiece") {
+    DT_RETURN_IF_ERROR(OnlyFields(json, where, {"prefix", "cleanup"}));
+    step.kind = Kind::kWordPiece;
+    DT_ASSIGN_OR_RETURN(step.text, StringField(json, where, "prefix"));
+    DT_ASSIGN_OR_RETURN(step.cleans, BoolField(json, where, "cleanup", true));
   } else {
     return absl::UnimplementedError(absl::StrFormat(
         "%s: the decoder \"%s\" is not supported; supported are ByteLevel, ByteFallback, Fuse, "
-        "Strip, Replace, Metaspace and Sequence",
+        "Strip, Replace, Metaspace, WordPiece and Sequence",
         where, type.substr(0, 100)));
   }
   if (steps_.size() == kDecoderStepsMax ||
@@ -191,6 +213,11 @@ void TokenDecoder::Apply(const Step& step, std::vector<std::string>* tokens) {
       for (size_t i = 0; i < tokens->size(); ++i) {
         const char* const space = i == 0 && step.drops_first ? "" : " ";
         (*tokens)[i] = absl::StrReplaceAll((*tokens)[i], {{step.text, space}});
+      }
+      return;
+    case Kind::kWordPiece:
+      for (size_t i = 0; i < tokens->size(); ++i) {
+        JoinPiece(step.text, i == 0, step.cleans, &(*tokens)[i]);
       }
       return;
   }

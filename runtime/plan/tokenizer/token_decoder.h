@@ -22,7 +22,7 @@ class TokenDecoder {
   std::string Decode(std::vector<std::string> tokens) const;
 
  private:
-  enum class Kind { kBytes, kByteFallback, kFuse, kStrip, kReplace, kMetaspace };
+  enum class Kind { kBytes, kByteFallback, kFuse, kStrip, kReplace, kMetaspace, kWordPiece };
   struct Step {
     Kind kind = Kind::kFuse;
     std::vector<Regex> regex;  // What is replaced: one.
@@ -30,6 +30,7 @@ class TokenDecoder {
     uint32_t start = 0;        // How many characters are stripped at most.
     uint32_t stop = 0;
     bool drops_first = false;  // Metaspace: marks of the first token are left out.
+    bool cleans = false;       // WordPiece: no space before punctuation.
   };
 
   absl::Status Add(const Json& json, const std::string& where, int depth);

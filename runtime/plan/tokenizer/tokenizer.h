@@ -1,8 +1,8 @@
 // Text to the ids of a model's vocabulary and back, equal to Hugging Face's `tokenizers`.
 //
-// Reads tokenizer.json (byte-level BPE and BPE with byte fallback), SentencePiece's model files and
-// tiktoken's rank files. What a file asks for and this code cannot do is refused by name when the
-// file is read, so that no text is ever encoded by half of the rules.
+// Reads tokenizer.json (byte-level BPE, BPE with byte fallback, Unigram and WordPiece),
+// SentencePiece's model files and tiktoken's rank files. What a file asks for and this code cannot
+// do is refused by name when the file is read, so that no text is encoded by half of the rules.
 //
 // A Tokenizer does not change after Load; every const member may be called from many threads.
 #pragma once
@@ -73,7 +73,8 @@ class Tokenizer {
   // Whether `id` is a special token: no part of ordinary text.
   virtual bool IsSpecial(uint32_t id) const = 0;
 
-  // "byte-level BPE", "BPE with byte fallback", "BPE", "SentencePiece" or "tiktoken".
+  // "byte-level BPE", "BPE with byte fallback", "BPE", "Unigram", "WordPiece", "SentencePiece" or
+  // "tiktoken".
   virtual std::string Kind() const = 0;
 
   // For those who load a tokenizer: sets the tokens above. `end` becomes the first stop token.

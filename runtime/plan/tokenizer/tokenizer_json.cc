@@ -13,6 +13,8 @@
 #include "runtime/plan/tokenizer/tokenizer_file.h"
 #include "runtime/plan/tokenizer/unicode/byte_alphabet.h"
 #include "runtime/plan/tokenizer/unicode/utf8_text.h"
+#include "runtime/plan/tokenizer/unigram/unigram.h"
+#include "runtime/plan/tokenizer/wordpiece/word_piece.h"
 
 namespace dtrain::plan {
 namespace {
@@ -265,6 +267,36 @@ absl::Status ReadPostProcessor(const Json& json, const std::string& where, int d
       where, type.substr(0, 100)));
 }
 
+// Models that encode words by other rules than byte pairs.
+absl::Status ReadWordModel(const TokenizerFile& file, const UnigramPieces* pieces,
+                           BpeTokenizerParts* parts) {
+  const Json& model = file.rest["model"];
+  if (parts->pre_tokenizer.bytes()) {
+    return absl::UnimplementedError(
+        "pre_tokenizer: ByteLevel is supported before the model BPE alone");
+  }
+  if (pieces != nullptr) {
+    parts->kind = "Unigram";
+    DT_ASSIGN_OR_RETURN(parts->words, Unigram::FromJson(model, *pieces));
+  } else {
+    parts->kind = "WordPiece";
+    DT_ASSIGN_OR_RETURN(parts->words, WordPiece::FromJson(model, file.vocab));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadBpe(const TokenizerFile& file, const Ids& ids, BpeTokenizerParts* parts) {
+  const bool bytes = parts->pre_tokenizer.bytes();
+  DT_RETURN_IF_ERROR(ReadModel(file, ids, bytes, &parts->bpe));
+  if (auto never_after = NeverCutAfter(file, parts->bpe); never_after.has_value()) {
+    parts->pre_tokenizer.AddCutsBeforeSpaceMark(*std::move(never_after));
+  }
+  parts->kind = bytes                      ? "byte-level BPE"
+                : parts->bpe.byte_fallback ? "BPE with byte fallback"
+                                           : "BPE";
+  return absl::OkStatus();
+}
+
 // Everything that decides tokens, hashed twice from different starts.
 std::string IdentityOf(const TokenizerFile& file, const BpeTokenizerParts& parts) {
   StableHash first;
@@ -294,7 +326,7 @@ std::string IdentityOf(const TokenizerFile& file, const BpeTokenizerParts& parts
   return absl::StrFormat("%016x%016x", first.value(), second.value());
 }
 
-absl::StatusOr<BpeTokenizerParts> PartsOf(const TokenizerFile& file) {
+absl::StatusOr<BpeTokenizerParts> PartsOf(TokenizerFile file) {
   const Json& rest = file.rest;
   if (!rest.is_object() || !rest.contains("model") || !rest["model"].is_object()) {
     return absl::InvalidArgumentError(
@@ -304,11 +336,21 @@ absl::StatusOr<BpeTokenizerParts> PartsOf(const TokenizerFile& file) {
                                 {"version", "truncation", "padding", "added_tokens", "normalizer",
                                  "pre_tokenizer", "post_processor", "decoder", "model"}));
   const Json type = rest["model"].value("type", Json("BPE"));
-  if (type != Json("BPE")) {
+  const bool is_bpe = type == Json("BPE");
+  const bool is_unigram = type == Json("Unigram");
+  if (!is_bpe && !is_unigram && type != Json("WordPiece")) {
     return absl::UnimplementedError(
-        absl::StrFormat("model: the type %s is not supported; supported is BPE (byte-level, or "
-                        "with byte fallback)",
+        absl::StrFormat("model: the type %s is not supported; supported are BPE (byte-level, or "
+                        "with byte fallback), Unigram and WordPiece",
                         DumpJson(type).substr(0, 100)));
+  }
+  UnigramPieces pieces;
+  if (is_unigram) {
+    DT_ASSIGN_OR_RETURN(pieces, Unigram::ReadPieces(rest["model"]));
+    file.vocab.clear();
+    for (const auto& [text, score] : pieces) {
+      file.vocab.emplace_back(text, static_cast<uint32_t>(file.vocab.size()));
+    }
   }
   BpeTokenizerParts parts;
   Ids ids;
@@ -318,8 +360,8 @@ absl::StatusOr<BpeTokenizerParts> PartsOf(const TokenizerFile& file) {
   DT_ASSIGN_OR_RETURN(parts.pre_tokenizer,
                       PreTokenizer::FromJson(rest.value("pre_tokenizer", Json())));
   DT_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::FromJson(rest.value("decoder", Json())));
-  const bool bytes = parts.pre_tokenizer.bytes();
-  DT_RETURN_IF_ERROR(ReadModel(file, ids, bytes, &parts.bpe));
+  DT_RETURN_IF_ERROR(is_bpe ? ReadBpe(file, ids, &parts)
+                            : ReadWordModel(file, is_unigram ? &pieces : nullptr, &parts));
   DT_RETURN_IF_ERROR(
       ReadPostProcessor(rest.value("post_processor", Json()), "post_processor", 0, &parts));
   for (const std::vector<uint32_t>* around : {&parts.before, &parts.after}) {
@@ -330,12 +372,6 @@ absl::StatusOr<BpeTokenizerParts> PartsOf(const TokenizerFile& file) {
       }
     }
   }
-  if (auto never_after = NeverCutAfter(file, parts.bpe); never_after.has_value()) {
-    parts.pre_tokenizer.AddCutsBeforeSpaceMark(*std::move(never_after));
-  }
-  parts.kind = bytes                     ? "byte-level BPE"
-               : parts.bpe.byte_fallback ? "BPE with byte fallback"
-                                         : "BPE";
   parts.identity = IdentityOf(file, parts);
   return parts;
 }
@@ -344,8 +380,8 @@ absl::StatusOr<BpeTokenizerParts> PartsOf(const TokenizerFile& file) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text,
                                                              const std::string& name) {
-  DT_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizerFile(text, name));
-  absl::StatusOr<BpeTokenizerParts> parts = PartsOf(file);
+  DT_ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(text, name));
+  absl::StatusOr<BpeTokenizerParts> parts = PartsOf(std::move(file));
   if (!parts.ok()) {
     return Annotate(parts.status(), name);
   }

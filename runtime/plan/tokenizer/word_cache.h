@@ -64,6 +64,27 @@ class WordCache {
     return key;
   }
 
+  // Appends the tokens of `word` to `ids`. `encode` appends them when the word is not here.
+  template <typename Encode>
+  void AppendTokens(absl::string_view word, std::vector<uint32_t>* ids, const Encode& encode) {
+    if (word.empty()) {
+      return;
+    }
+    if (word.size() > kWordBytesMax) {
+      encode();
+      return;
+    }
+    const Key key = KeyOf(word);
+    if (const Entry* entry = Find(key); entry != nullptr) {
+      ids->insert(ids->end(), entry->ids.begin(), entry->ids.begin() + entry->count);
+      return;
+    }
+    const size_t before = ids->size();
+    encode();
+    Add(key, absl::MakeConstSpan(*ids).subspan(before));
+  }
+
+ private:
   // nullptr: the word is not here.
   const Entry* Find(const Key& key) const {
     for (const uint32_t slot : {key.slot, key.slot ^ 1}) {
@@ -88,7 +109,6 @@ class WordCache {
     std::copy(ids.begin(), ids.end(), entry.ids.begin());
   }
 
- private:
   static constexpr int kSlotBits = 16;
   static constexpr size_t kSlots = size_t{1} << kSlotBits;  // 4 MiB.
 

@@ -119,13 +119,14 @@ TrainTokenizerCommand::TrainTokenizerCommand(CLI::App* app)
                    "Leave pairs that occur less often unmerged")
       ->capture_default_str();
   app_->add_option("--ext", a.extensions,
-                   "Of folders, read only files with these extensions, for example md,txt")
+                   "In folders, read only files with these extensions, for example md,txt")
       ->option_text("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app_->add_option("--text-key", a.text_key, "The member of a JSONL line that has the text")
+  app_->add_option("--text-key", a.text_key, "Member of a JSONL line that is its text")
       ->capture_default_str();
-  app_->add_option("--threads", a.options.threads, "Threads; 0: one a core")->capture_default_str();
+  app_->add_option("--threads", a.options.threads, "Number of threads; 0: one for each core")
+      ->capture_default_str();
 }
 
 TrainTokenizerCommand::~TrainTokenizerCommand() = default;

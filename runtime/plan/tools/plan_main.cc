@@ -100,6 +100,10 @@ void PrintPlan(const MemoryRequest& request) {
     std::printf("  %-13s %12s  (checkpoint.replicas, host memory outside the total)\n", "replicas",
                 Size(plan.replicas).c_str());
   }
+  if (plan.journal > 0) {
+    std::printf("  %-13s %12s  (checkpoint.journal, host memory outside the total)\n", "journal",
+                Size(plan.journal).c_str());
+  }
 }
 
 // Bytes of weights, gradients, masters and moments a parameter when nothing is divided.

@@ -72,7 +72,8 @@ TEST_P(StoreTest, CarriesTheLargestValueAndRefusesALargerOne) {
   EXPECT_TRUE(store_->Get("large", Soon()).value() == value);
   const absl::Status refused = store_->Set("larger", value + "x", Soon());
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("1048577"));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("key \"larger\" has 1048577 bytes; allowed: at most 1048576 (1 MiB)"));
   EXPECT_FALSE(store_->Set("", "x", Soon()).ok());
   EXPECT_FALSE(store_->Set(std::string(kStoreKeyBytesMax + 1, 'k'), "x", Soon()).ok());
   EXPECT_TRUE(store_->Set(std::string(kStoreKeyBytesMax, 'k'), "x", Soon()).ok());
@@ -232,6 +233,60 @@ TEST_P(StoreTest, WhoIsStillToComeIsSaidWhileOthersWait) {
             "2 of 3 ranks have come to the store; still to come: rank 1");
   ASSERT_TRUE(store_->Set(RankKey("meet", 1), "", Soon()).ok());
   EXPECT_EQ(RanksToCome(*store_, "meet", 3, "the store"), "");
+}
+
+TEST(StoreClient, AppendsOfManyClientsGetNumbersWithoutGaps) {
+  Fixture fixture(/*remote=*/true);
+  constexpr int kClients = 8;
+  constexpr int kItems = 50;
+  std::vector<std::thread> clients;
+  for (int client = 0; client < kClients; ++client) {
+    clients.emplace_back([&fixture, client] {
+      const auto store = StoreClient::Connect(fixture.server()->endpoint(), fixture.key(),
+                                              {.epoch = 1, .name = "test"}, Soon())
+                             .value();
+      for (int item = 0; item < kItems; ++item) {
+        EXPECT_GT(store->Append("list", absl::StrCat(client, ":", item), Soon()).value(), item);
+      }
+    });
+  }
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  std::set<std::string> items;
+  const auto reader = fixture.Client();
+  for (int number = 1; number <= kClients * kItems; ++number) {
+    items.insert(reader->Get(ListItemKey("list", number), Soon()).value());
+  }
+  EXPECT_EQ(items.size(), static_cast<size_t>(kClients * kItems));
+  EXPECT_EQ(reader->Get("list", Soon()).value(), absl::StrCat(kClients * kItems));
+}
+
+TEST(StoreClient, AnAppendWakesWhoWaitsForTheItem) {
+  Fixture fixture(/*remote=*/true);
+  const auto store = StoreClient::Connect(fixture.server()->endpoint(), fixture.key(),
+                                          {.epoch = 1, .name = "test"}, Soon())
+                         .value();
+  std::string got;
+  std::thread waiter([&] { got = fixture.Client()->Get("list/1", Soon()).value(); });
+  EXPECT_EQ(store->Append("list", "first", Soon()).value(), 1);
+  waiter.join();
+  EXPECT_EQ(got, "first");
+  const absl::Status large =
+      store->Append("list", std::string(kStoreValueBytesMax + 1, 'v'), Soon()).status();
+  EXPECT_THAT(std::string(large.message()), HasSubstr("allowed: at most 1048576 (1 MiB)"));
+  EXPECT_EQ(store->Append("list", "second", Soon()).value(), 2);
+}
+
+TEST(KeyValues, AnItemForWhichThereIsNoRoomTakesNoNumber) {
+  KeyValues values(1000);
+  EXPECT_EQ(values.Append("list", "a").value(), 1);
+  EXPECT_EQ(values.Append("list", std::string(1000, 'x')).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(values.Append("list", "b").value(), 2);
+  EXPECT_EQ(*values.Find("list/2"), "b");
+  ASSERT_TRUE(values.Set("text", "no number").ok());
+  EXPECT_FALSE(values.Append("text", "c").ok());
 }
 
 TEST(NameRanks, NamesEightAndCountsTheRest) {

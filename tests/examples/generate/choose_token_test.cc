@@ -87,7 +87,18 @@ TEST(CheckSampling, NamesWhatIsOutOfRange) {
   EXPECT_THAT(message({.temperature = NAN}), HasSubstr("--temperature is nan"));
   EXPECT_THAT(message({.top_k = -1}), HasSubstr("--top-k is -1"));
   EXPECT_THAT(message({.top_p = 0}), HasSubstr("--top-p is 0; it must be above 0"));
-  EXPECT_THAT(message({.repetition_penalty = 0}), HasSubstr("--repetition-penalty is 0"));
+  EXPECT_THAT(message({.temperature = HUGE_VAL}), HasSubstr("--temperature is inf"));
+  EXPECT_THAT(message({.top_p = NAN}), HasSubstr("--top-p is nan"));
+  EXPECT_THAT(message({.top_p = 1.5}),
+              HasSubstr("--top-p is 1.5; it must be above 0 and at most 1"));
+  for (const double penalty : {0.0, -1.0, 1e-30, 1e30, double{NAN}, HUGE_VAL}) {
+    EXPECT_THAT(message({.repetition_penalty = penalty}),
+                ::testing::AllOf(HasSubstr("--repetition-penalty is "),
+                                 HasSubstr("it must be from 0.01 to 100 (1: none)")))
+        << penalty;
+  }
+  EXPECT_TRUE(CheckSampling({.repetition_penalty = 0.01}).ok());
+  EXPECT_TRUE(CheckSampling({.repetition_penalty = 100}).ok());
 }
 
 }  // namespace

@@ -368,6 +368,24 @@ TEST(CoordinatorSimulation, CoordinatorsThatComeBackCostNoAttempt) {
   });
 }
 
+TEST(CoordinatorState, ANodeThatComesToASuccessorBeforeTheOthersLearnsThatItIsASpare) {
+  ElasticOptions options{.nodes_min = 2, .nodes_max = 2};
+  options.is_successor = true;
+  CoordinatorState coordinator(options, absl::Seconds(5), 0);
+  coordinator.Take({.kind = LobbyMessage::Kind::kJoin, .from = "spare", .node = {7, "h7", 1}}, 0);
+  EXPECT_TRUE(coordinator.TakeOrders().empty());
+  const AttemptMemory memory{.attempt = 4, .nodes = {{0, "h0", 1}, {1, "h1", 1}}};
+  for (const ElasticNode& node : memory.nodes) {
+    LobbyMessage join{.kind = LobbyMessage::Kind::kJoin, .from = node.host, .node = node};
+    join.memory = memory;
+    coordinator.Take(join, 0);
+  }
+  const std::vector<LobbyOrder> orders = coordinator.TakeOrders();
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].kind, LobbyOrder::Kind::kPark);
+  EXPECT_EQ(orders[0].names, std::vector<std::string>{"spare"});
+}
+
 TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {
   ElasticOptions options{.nodes_min = 2, .nodes_max = 3};
   options.is_successor = true;

@@ -14,7 +14,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Kind = ElasticAction::Kind;
-
 constexpr int64_t kSecond = 1'000'000'000;
 
 ElasticOptions Options(int low, int high) {
@@ -263,7 +262,7 @@ TEST(ElasticJob, NodesThatComeLaterAreTakenInAtAStepsEnd) {
   job.Join(3);
   job.Pass(6);
   const ElasticAction stop = job.Only();
-  EXPECT_TRUE(stop.save);
+  EXPECT_TRUE(stop.save && stop.job_goes_on);
   EXPECT_EQ(stop.why, "the job grows from 2 to 4 nodes");
   job.Report(0, {.code = 143, .stop_signal = SIGTERM, .durable_step = 5});
   job.Report(1, {.code = 143, .stop_signal = SIGTERM});
@@ -283,7 +282,7 @@ TEST(ElasticJob, ADrainedNodeLeavesAtTheStepsEndAndASpareTakesItsPlace) {
   Job job = Running(Options(2, 2), 3);
   ASSERT_TRUE(job.Drain(1).ok());
   const ElasticAction stop = job.Only();
-  EXPECT_TRUE(stop.save);
+  EXPECT_TRUE(stop.save && stop.job_goes_on);
   job.Report(0, {.code = 143, .stop_signal = SIGTERM});
   job.Report(1, {.code = 143, .stop_signal = SIGTERM});
   const std::vector<ElasticAction> actions = job.Actions();
@@ -337,7 +336,8 @@ TEST(ElasticJob, SigtermToNodeZeroAndAnyCtrlCStopTheJob) {
 TEST(ElasticJob, ACtrlCAtASpareStopsTheJobWithASave) {
   Job job = Running(Options(2, 2), 3);
   job.Stop(SIGINT);
-  EXPECT_TRUE(job.Only().save);
+  const ElasticAction stop = job.Only();
+  EXPECT_TRUE(stop.save && !stop.job_goes_on);
   job.Report(0, {.code = 143, .stop_signal = SIGTERM});
   job.Report(1, {.code = 143, .stop_signal = SIGTERM});
   EXPECT_EQ(job.Only().code, 130);

@@ -92,7 +92,10 @@ TEST_F(LobbyTest, DrainsAreAnsweredByNameAndThenCarriedOut) {
   const LobbyOrder answer = ask("1");
   EXPECT_EQ(answer.code, 0);
   EXPECT_THAT(answer.names, ElementsAre(first->name(), second->name()));
-  EXPECT_TRUE(AwaitStop(*second, 0)->save);
+  const auto drained = AwaitStop(*second, 0);
+  ASSERT_TRUE(drained.has_value());
+  EXPECT_TRUE(drained->save);
+  EXPECT_TRUE(drained->job_goes_on);
   for (LobbyAgent* agent : {first.get(), second.get()}) {
     const NodeReport report{.code = 143, .stop_signal = 15};
     EXPECT_TRUE(agent->Post({.kind = LobbyMessage::Kind::kReport, .report = report}).ok());

@@ -73,6 +73,63 @@ TEST(SwitchTree, ReadsBlocks) {
   EXPECT_THAT(Ordered(tree, {"n1", "n3", "n2", "n4"}), ElementsAre("n1", "n2", "n3", "n4"));
 }
 
+// The values that Slurm's pages describe: names from the top level switch down to the leaf switch,
+// and then the node.
+TEST(NodeAddress, ReadsSlurmsVariables) {
+  const auto address = ParseNodeAddress("s0.s4.s8.tux3", "switch.switch.switch.node");
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_THAT(address->switches, ElementsAre("s0", "s4", "s8"));
+  EXPECT_EQ(address->node, "tux3");
+  EXPECT_THAT(ParseNodeAddress("b1.n7", "block.node")->switches, ElementsAre("b1"));
+  EXPECT_THAT(ParseNodeAddress("spine[1-2].leaf1.n5", "switch.switch.node")->switches,
+              ElementsAre("spine[1-2]", "leaf1"))
+      << "a leaf of two spines";
+  EXPECT_EQ(ParseNodeAddress("leaf.n1.example.com", "switch.node")->node, "n1.example.com");
+  EXPECT_THAT(ParseNodeAddress("spine.leaf.n1", "")->switches, ElementsAre("spine", "leaf"));
+}
+
+TEST(NodeAddress, WhatIsNoneIsRefused) {
+  for (const auto& [address, pattern] :
+       std::vector<std::pair<std::string, std::string>>{{"", ""},
+                                                        {"s0..n1", "switch.switch.node"},
+                                                        {"s0.n1", "switch.switch.node"},
+                                                        {"s0.n1", "node.switch"},
+                                                        {"s0.n1", "planet.node"},
+                                                        {"s0.n1;reboot", "switch.node"},
+                                                        {"s0.n 1", "switch.node"}}) {
+    const auto parsed = ParseNodeAddress(address, pattern);
+    EXPECT_TRUE(absl::IsInvalidArgument(parsed.status())) << address << " " << pattern;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("such as spine.leaf1.n5"));
+  }
+}
+
+TEST(NodeAddress, OutsideOfSlurmAndWithoutSwitchesThereIsNone) {
+  EXPECT_FALSE(AddressIn({})->has_value());
+  EXPECT_FALSE(AddressIn({{"SLURM_TOPOLOGY_ADDR", "n1"}, {"SLURM_TOPOLOGY_ADDR_PATTERN", "node"}})
+                   ->has_value())
+      << "topology/default";
+  EXPECT_EQ((*AddressIn({{"SLURM_TOPOLOGY_ADDR", "s0.n1"},
+                         {"SLURM_TOPOLOGY_ADDR_PATTERN", "switch.node"}}))
+                ->node,
+            "n1");
+}
+
+TEST(SwitchTree, IsMadeOfTheAddressesOfAllNodes) {
+  const SwitchTree tree = Parsed(
+      "# srun --ntasks-per-node=1 printenv SLURM_TOPOLOGY_ADDR\n"
+      "spine.leaf1.n1\nspine.leaf2.n2\n\nspine.leaf1.n3\n");
+  EXPECT_EQ(tree.AddressOf("n3"), "spine.leaf1");
+  EXPECT_THAT(Ordered(tree, {"n1", "n2", "n3"}), ElementsAre("n1", "n3", "n2"));
+  EXPECT_EQ(Parsed("spine.leaf1.127.0.0.1 switch.switch.node\n").AddressOf("127.0.0.1"),
+            "spine.leaf1")
+      << "as Slurm 22.05 says it of a node whose name has dots";
+  EXPECT_THAT(WhyBad("spine.leaf1.n1\nspine.leaf1.n1\n"), HasSubstr("t.conf:2: node n1 is there"));
+  EXPECT_THAT(WhyBad("a.leaf.n1\nb.leaf.n2\n"), HasSubstr("switch leaf is below two others, a"));
+  EXPECT_THAT(WhyBad("a.b.n1\nb.a.n2\n"), HasSubstr("circle"));
+  EXPECT_THAT(WhyBad("spine.leaf1.n1\nn2\n"), HasSubstr("t.conf:2: node n2 has no switch"));
+  EXPECT_THAT(WhyBad("spine..n1\n"), HasSubstr("t.conf:1: the topology address \"spine..n1\""));
+}
+
 TEST(SwitchTree, NodesOfASwitchBecomeNeighboursAndAnOrderedListStays) {
   const SwitchTree tree = Parsed(kTwoLevels);
   EXPECT_THAT(Ordered(tree, {"n1", "n3", "n2", "n4", "n5"}),

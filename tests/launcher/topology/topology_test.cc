@@ -432,6 +432,56 @@ TEST(TopoMain, ShowsSwitchesAndTheVariablesOfAProfile) {
   EXPECT_THAT(TopoError({"--network-profile", "azur"}), HasSubstr("did you mean azure?"));
 }
 
+TEST(TopoMain, InAStepOfSlurmItShowsTheSwitchesOfThisNode) {
+  const Environment step = {{"SLURM_TOPOLOGY_ADDR", "s0.s4.10.0.0.7"},
+                            {"SLURM_TOPOLOGY_ADDR_PATTERN", "switch.switch.node"}};
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(TopoMain({}, step), 0);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, HasSubstr("switches (SLURM_TOPOLOGY_ADDR):\n  s0\n    s4: 10.0.0.7\n"));
+  EXPECT_THAT(text, HasSubstr("this node: s0.s4.10.0.0.7"));
+
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(TopoMain({"--json", "--topology-conf", "/none/topology.conf"}, step), 0);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("/none/topology.conf"), HasSubstr("those of SLURM_TOPOLOGY_ADDR")));
+  const auto json = ParseJson(testing::internal::GetCapturedStdout(), "topo");
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ((*json)["cluster"]["this_node"], "s0.s4");
+  EXPECT_EQ((*json)["cluster"]["source"], "SLURM_TOPOLOGY_ADDR");
+
+  EXPECT_EQ(TopoMain({"--topology-conf", "/none/topology.conf"}), 64) << "outside of Slurm";
+  EXPECT_EQ(TopoMain({}, {{"SLURM_TOPOLOGY_ADDR", "s0..n1"}}), 64);
+}
+
+TEST(TopoMain, RankZeroShowsAndWritesTheSwitchesThatWereMeasured) {
+  const SysfsFixture files;
+  const std::string conf = files.root() + "/switches.conf";
+  const Latencies latencies = {{"a", "b", "c"}, {{-1, 5, 20}, {-1, -1, 20}, {-1, -1, -1}}};
+  const auto rank_0 = [&](const Environment&) { return std::optional<Latencies>(latencies); };
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(TopoMain({"--measure", "--host", "c", "--write-topology-conf", conf}, {}, rank_0), 0);
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, HasSubstr("hosts at one switch are 5.0 us from each other, others 20.0 us"));
+  EXPECT_THAT(text, HasSubstr("this node: measured.measured-2.c"));
+  const std::string again = TopoOutput({"--topology-conf", conf, "--host", "b"});
+  EXPECT_THAT(again, HasSubstr("this node: measured.measured-1.b"));
+
+  const auto others = [](const Environment&) { return std::optional<Latencies>(); };
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(TopoMain({"--measure"}, {}, others), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+
+  const Latencies same = {{"a", "b", "c"}, {{-1, 5, 5}, {-1, -1, 5}, {-1, -1, -1}}};
+  const auto alike = [&](const Environment&) { return std::optional<Latencies>(same); };
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(TopoMain({"--measure"}, {}, alike), 0);
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("note: switches unknown: the"));
+  EXPECT_EQ(TopoMain({"--measure", "--write-topology-conf", conf}, {}, alike), 64);
+  EXPECT_EQ(TopoMain({"--measure", "--topology-conf", conf}, {}, rank_0), 64);
+}
+
 TEST(TopoMain, RefusesFilesThatAreNoneAndSourcesThatContradict) {
   const std::string dgx2 = FixturePath("dgx2.xml");
   EXPECT_THAT(TopoError({"--nccl-xml", dgx2}), HasSubstr("dgx2.xml"));

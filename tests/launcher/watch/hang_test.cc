@@ -187,6 +187,55 @@ TEST(Hang, APauseThatCameToAnEndTellsWhatTheNextOneMayTake) {
   EXPECT_EQ(HangLimit(Rank(0, "data", 0), paused, true), 1.8);
 }
 
+// Its source waits for a network, while the others wait for it in a collective.
+TEST(Hang, ADataSourceMayHaveALimitOfItsOwn) {
+  const auto views = [](double still_s, double data_s) {
+    std::vector<RankView> ranks = {At(Rank(0, "update", still_s), 9, 10),
+                                   At(Rank(1, "data", still_s + 0.1), 9, 9),
+                                   At(Rank(2, "update", still_s), 9, 10)};
+    for (RankView& rank : ranks) {
+      rank.limits.data_s = data_s;
+    }
+    return ranks;
+  };
+  EXPECT_TRUE(FindHang(views(3, /*data_s=*/0), 3, kSteps).has_value()) << "as in a step";
+  EXPECT_FALSE(FindHang(views(29, /*data_s=*/30), 3, kSteps).has_value());
+  const StepStatistics first{.steps = 1, .p99_s = 0.5};  // Nothing is learnt yet.
+  for (const StepStatistics& steps : {kSteps, first}) {
+    const auto hang = FindHang(views(30, /*data_s=*/30), 3, steps);
+    ASSERT_TRUE(hang.has_value()) << steps.steps;
+    EXPECT_EQ(hang->kind, HangKind::kNeverEntered);
+    EXPECT_THAT(hang->ranks, ElementsAre(1));
+    EXPECT_EQ(hang->limit_s, 30);
+    EXPECT_THAT(hang->text, AllOf(HasSubstr("ranks 0, 2 wait: it waits for its data source"),
+                                  HasSubstr("30.1 s without progress, limit 30.0 s")));
+  }
+  EXPECT_FALSE(FindHang(views(30, /*data_s=*/0), 3, first).has_value()) << "up to 600 s";
+}
+
+TEST(Hang, ADataSourcesLimitMayBeShorterThanThatOfAStep) {
+  RankView alone = Rank(0, "data", 2);
+  alone.limits.data_s = 1.5;
+  const auto hang = FindHang({{alone}}, 1, kSteps);
+  ASSERT_TRUE(hang.has_value()) << "a step has 2.5 s";
+  EXPECT_EQ(hang->kind, HangKind::kOutside);
+  alone.waits_for_disk = true;
+  EXPECT_EQ(HangLimit(alone, kSteps, true), 10);
+  alone.waits_for_disk = false;
+  alone.limits.fixed_s = 0;
+  EXPECT_FALSE(FindHang({{alone}}, 1, kSteps).has_value()) << "the detection is off";
+  RankView forward = Rank(0, "forward", 2);
+  forward.limits.data_s = 1.5;
+  EXPECT_FALSE(FindHang({{forward}}, 1, kSteps).has_value());
+}
+
+TEST(Hang, AStoppedProcessHasNoMoreTimeForItsData) {
+  RankView stopped = Rank(0, "data", 3);
+  stopped.limits.data_s = 30;
+  stopped.is_stopped = true;
+  EXPECT_TRUE(FindHang({{stopped}}, 1, kSteps).has_value());
+}
+
 TEST(Hang, TheFirstStepsAreNoMeasure) {
   const StepStatistics first{.steps = kStepsBeforeLearning - 1, .p99_s = 0.01};
   EXPECT_EQ(HangLimit(Rank(0, "forward", 0), first, true), 600);
@@ -270,6 +319,7 @@ TEST(Summary, IsReadBackAsItWas) {
   summary.attempt = 3;
   summary.ranks = {At(Rank(5, "forward", 1.5), 7, 8)};
   summary.ranks[0].is_stopped = true;
+  summary.ranks[0].limits.data_s = 30;
   summary.ranks[0].node = 2;
   summary.steps = kSteps;
   summary.blocks = Json::array({Json::array({1, 2})});
@@ -286,6 +336,7 @@ TEST(Summary, IsReadBackAsItWas) {
   EXPECT_EQ(view.phase, "forward");
   EXPECT_EQ(view.still_s, 1.5);
   EXPECT_EQ(view.limits.slow_s, 600);
+  EXPECT_EQ(view.limits.data_s, 30);
   EXPECT_TRUE(view.is_stopped);
   EXPECT_FALSE(view.waits_for_disk);
   ASSERT_NE(view.Inside(), nullptr);

@@ -159,5 +159,26 @@ TEST_F(RankTrackerTest, ALongPauseWithinAStepIsRememberedAndOneOfASaveIsNot) {
   EXPECT_DOUBLE_EQ(tracker_.Steps().pause_s, 0.75);
 }
 
+TEST_F(RankTrackerTest, APauseOfDataWithALimitOfTheirOwnSaysNothingOfOtherPhases) {
+  double now = 0;
+  uint64_t marks = 0;
+  const auto go_on = [&](double seconds, const char* phase) {
+    now += seconds;
+    AgentMessage message = Beat(++marks, phase);
+    message.limits.data_s = 60;
+    message.times = {.step = static_cast<int64_t>(marks), .whole_s = 0.1};
+    TakeAt(now, message);
+  };
+  for (int step = 0; step < 20; ++step) {
+    go_on(0.125, "data");
+    go_on(0.125, "forward");
+  }
+  go_on(0.125, "data");
+  go_on(40, "forward");
+  EXPECT_DOUBLE_EQ(tracker_.Steps().pause_s, 0.125);
+  go_on(0.5, "update");
+  EXPECT_DOUBLE_EQ(tracker_.Steps().pause_s, 0.5);
+}
+
 }  // namespace
 }  // namespace dtrain::launcher::rank_tracker_test

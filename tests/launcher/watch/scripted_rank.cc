@@ -25,11 +25,13 @@ void IgnoreRequest(int) {}
 
 class Rank {
  public:
-  Rank(AgentChannel channel, const JobEnv& env) : channel_(std::move(channel)), rank_(env.rank) {
+  // `data_s`: the limit of its data source; 0: that of a step.
+  Rank(AgentChannel channel, const JobEnv& env, double data_s)
+      : channel_(std::move(channel)), rank_(env.rank) {
     state_.kind = AgentMessage::Kind::kBeat;
     state_.rank = rank_;
     state_.pid = getpid();
-    state_.limits = {.fixed_s = -1, .patience_s = 4, .slow_s = 600};
+    state_.limits = {.fixed_s = -1, .patience_s = 4, .slow_s = 600, .data_s = data_s};
     state_.groups.push_back({.group = "world", .call = kCall});
     regular_ = std::thread([this] {
       while (!stop_) {
@@ -131,7 +133,12 @@ int Play(Rank& rank, const std::string& mode) {
     }
     return 0;
   }
-  if (is_bad && mode == "data") {
+  if (is_bad && mode == "slow-data") {  // The first pause is longer than the limit of a step.
+    rank.Phase("data");
+    Clock::Real().Sleep(absl::Milliseconds(1500));
+    rank.Phase("forward");
+  }
+  if (is_bad && (mode == "data" || mode == "slow-data")) {
     rank.Hang("data");
   }
   if (is_bad && mode == "stop") {
@@ -156,7 +163,7 @@ int Main(const std::string& mode) {
   }
   WriteStackAtCrash();
   WriteStackAtSignal(SIGUSR2, IgnoreRequest);
-  Rank rank(*std::move(channel), *env);
+  Rank rank(*std::move(channel), *env, mode == "slow-data" ? 2 : 0);
   return Play(rank, env->attempt > 0 ? "healthy" : mode);
 }
 

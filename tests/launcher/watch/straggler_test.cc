@@ -21,6 +21,7 @@ struct Noise {
   double burst_chance = 0.002;  // The chance that a burst begins in a rank's step.
   double burst_factor = 2.5;    // How much longer its steps take.
   double wander = 0;            // Slow changes of each rank's speed, over some windows.
+  double turn_chance = 0;       // The chance that another program takes a rank's CPU for 0.2 s.
 };
 
 // Steps of a data-parallel job: each rank's own work is `step_s`, times noise.
@@ -31,6 +32,7 @@ class SimulatedJob {
     bursts_.resize(static_cast<size_t>(ranks));
     wander_.resize(static_cast<size_t>(ranks));
     collectors_.resize(static_cast<size_t>(ranks));
+    waits_.resize(static_cast<size_t>(ranks));
   }
 
   // Makes `rank` slower by `share` from here on.
@@ -38,7 +40,13 @@ class SimulatedJob {
     slow_rank_ = rank;
     slow_ = share;
   }
+  // Makes all ranks wait for a CPU, which takes none of the time of `busy_s`.
   void WaitForCpus(double share) { cpu_wait_ = share; }
+  // Makes `rank` slower from here on because another program takes its CPU for that share.
+  void TakeCpu(int rank, double share) {
+    Slow(rank, share);
+    taken_ = share;
+  }
 
   std::vector<Straggler> Step() {
     std::vector<double> busy;
@@ -51,6 +59,7 @@ class SimulatedJob {
     for (int rank = 0; rank < ranks_; ++rank) {
       const double mine = busy[static_cast<size_t>(rank)];
       const double slow = rank == slow_rank_ ? mine * (1 - 1 / (1 + slow_)) : 0;
+      const double cpu_wait = CpuWait(rank, taken_ > 0 ? slow : 0, longest);
       std::vector<BlockTimes> blocks;
       collectors_[static_cast<size_t>(rank)].Take({.step = step_,
                                                    .whole_s = longest,
@@ -58,7 +67,7 @@ class SimulatedJob {
                                                    .forward_s = 0.3 * (mine - slow) + slow,
                                                    .backward_s = 0.6 * (mine - slow),
                                                    .update_s = 0.1 * (mine - slow)},
-                                                  cpu_wait_, blocks);
+                                                  cpu_wait, blocks);
       for (const BlockTimes& block : blocks) {
         finder_.Take(rank, block);
       }
@@ -72,6 +81,27 @@ class SimulatedJob {
     const double radius = std::sqrt(-2 * std::log(1 - random_.Uniform()));
     return radius * std::cos(2 * std::numbers::pi * random_.Uniform());
   }
+  // The share of the last steps' time for which the rank waited for a CPU, as its agent sees it.
+  double CpuWait(int rank, double waited_s, double whole_s) {
+    Waits& waits = waits_[static_cast<size_t>(rank)];
+    waits.waited_s += waited_s + waits.in_step_s;
+    waits.whole_s += whole_s;
+    if (step_ % kBlockSteps == kBlockSteps - 1) {
+      waits.share = waits.waited_s / waits.whole_s;
+      waits.waited_s = waits.whole_s = 0;
+    }
+    return cpu_wait_ + waits.share;
+  }
+  // How much longer another program makes a step of `seconds`.
+  double TakenSeconds(int rank, double seconds) {
+    Waits& waits = waits_[static_cast<size_t>(rank)];
+    if (waits.turn_s <= 0 && random_.Uniform() < noise_.turn_chance) {
+      waits.turn_s = 0.2;
+    }
+    waits.in_step_s = waits.turn_s > 0 ? seconds : 0;  // It has half of the CPU in a turn.
+    waits.turn_s -= waits.turn_s > 0 ? 2 * seconds : 0;
+    return waits.in_step_s;
+  }
   double BusySeconds(int rank) {
     const auto at = static_cast<size_t>(rank);
     if (bursts_[at] == 0 && random_.Uniform() < noise_.burst_chance) {
@@ -81,8 +111,17 @@ class SimulatedJob {
     bursts_[at] -= bursts_[at] > 0 ? 1 : 0;
     wander_[at] = 0.97 * wander_[at] + std::sqrt(1 - 0.97 * 0.97) * noise_.wander * Normal();
     const double slow = rank == slow_rank_ ? 1 + slow_ : 1;
-    return step_s_ * std::exp(noise_.sigma * Normal() + wander_[at]) * burst * slow;
+    const double work = step_s_ * std::exp(noise_.sigma * Normal() + wander_[at]) * burst * slow;
+    return work + (noise_.turn_chance > 0 ? TakenSeconds(rank, work) : 0);
   }
+
+  struct Waits {
+    double turn_s = 0;     // The rest of another program's turn.
+    double in_step_s = 0;  // How long the last step waited.
+    double waited_s = 0;   // Since the block began.
+    double whole_s = 0;
+    double share = 0;  // In the block before.
+  };
 
   const int ranks_;
   const double step_s_;
@@ -95,6 +134,8 @@ class SimulatedJob {
   int slow_rank_ = -1;
   double slow_ = 0;
   double cpu_wait_ = 0;
+  double taken_ = 0;
+  std::vector<Waits> waits_;
   int64_t step_ = 0;
 };
 
@@ -129,15 +170,42 @@ TEST(Straggler, ARankThatIsATwentyPercentSlowerIsNamedWithinThirtySteps) {
   EXPECT_GE(NamedOf100(16, 1.0, {}), 99);
 }
 
-// An hour of steps of 250 ms.
-int NamedInAHealthyHour(int ranks, Noise noise, uint64_t seed, double cpu_wait = 0) {
-  SimulatedJob job(ranks, 0.25, noise, seed);
+TEST(Straggler, ShortStepsNeedNoMoreStepsThanLongOnes) {
+  EXPECT_GE(NamedOf100(8, 0.02, {}), 99);
+  EXPECT_GE(NamedOf100(2, 0.005, {}), 99);
+}
+
+int NamedInAHealthyHour(int ranks, Noise noise, uint64_t seed, double cpu_wait = 0,
+                        double step_s = 0.25) {
+  SimulatedJob job(ranks, step_s, noise, seed);
   job.WaitForCpus(cpu_wait);
   int named = 0;
-  for (int step = 0; step < 4 * 3600; ++step) {
+  for (double time = 0; time < 3600; time += step_s) {
     named += static_cast<int>(job.Step().size());
   }
   return named;
+}
+
+// Other programs that take a CPU for longer than the windows of short steps are no reason to name a
+// rank, although its steps take twice as long meanwhile.
+TEST(Straggler, NobodyIsNamedInAHealthyHourOfShortSteps) {
+  EXPECT_EQ(NamedInAHealthyHour(4, {}, 1, /*cpu_wait=*/0, /*step_s=*/0.02), 0);
+  EXPECT_EQ(NamedInAHealthyHour(2, {.turn_chance = 2e-4}, 2, /*cpu_wait=*/0, /*step_s=*/0.01), 0);
+}
+
+TEST(Straggler, ARankWhoseCpuIsTakenAllTheTimeIsNamedInShortStepsToo) {
+  SimulatedJob job(4, 0.01, {}, 5);
+  for (int step = 0; step < 400; ++step) {
+    ASSERT_THAT(job.Step(), IsEmpty()) << step;
+  }
+  job.TakeCpu(2, 0.3);
+  std::vector<int> named;
+  for (int step = 0; step < 150; ++step) {  // Two windows of 0.4 s, and the one that has begun.
+    for (const Straggler& straggler : job.Step()) {
+      named.push_back(straggler.rank);
+    }
+  }
+  EXPECT_THAT(named, ::testing::ElementsAre(2));
 }
 
 TEST(Straggler, NobodyIsNamedInAHealthyHour) {

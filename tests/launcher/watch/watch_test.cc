@@ -58,6 +58,15 @@ TEST(Watch, ARankThatSleepsInItsDataSourceIsNamedAndTheJobStartsAgain) {
   EXPECT_TRUE(job.AwaitNothingLeft());
 }
 
+TEST(Watch, ADataSourceHasTheTimeThatTheConfigurationGivesIt) {
+  LaunchedJob job(Launch("slow-data"));
+  EXPECT_EQ(job.Wait(), 75) << job.Err();
+  EXPECT_THAT(job.Err(), AllOf(HasSubstr("the job hangs: rank 1 (host "),
+                               HasSubstr("in which rank 0 waits: it waits for its data source"),
+                               HasSubstr("without progress, limit 2.0 s")));
+  EXPECT_EQ(Report(job)["first"]["hang"], "never_entered");
+}
+
 TEST(Watch, AStoppedRankIsNamed) {
   LaunchedJob job(Launch("stop"));
   EXPECT_EQ(job.Wait(), 75) << job.Err();

@@ -5,14 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -24,8 +30,10 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "base/system/resource_limits.h"
+#include "checkpoint/commit/writer.h"
 #include "checkpoint/restore/reader.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "comm/group.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "tests/runtime/testing/chain_for_tests.h"
@@ -190,6 +198,83 @@ TEST_P(BackgroundSaveTest, HoldsWhatASaveHoldsForWhichTrainingStandsStill) {
   }
 }
 
+// What the ranks must know of each other's saves travels in the agreements of steps: behind the
+// first save no call of the group that trains is a save's.
+TEST(BackgroundSaveCallsTest, ASaveCostsTrainingNoExchange) {
+  const testing::TempFolder folder;
+  for (const auto& result :
+       testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+         at::set_num_threads(1);
+         DT_ASSIGN_OR_RETURN(
+             auto job,
+             testing::MakeTestJob(
+                 {.run_dir = folder.path(),
+                  .overrides = {"train_batch_size=36", "train_micro_batch_size_per_gpu=18",
+                                "checkpoint.interval=3", "checkpoint.async=true"},
+                  .rank = &context}));
+         testing::Chain model;
+         DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+         DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
+         checkpoints->Track("engine", *engine);
+         Tokens source{0, job->rank(), job->world_size(), 1};
+         uint64_t calls_of_step = 0;
+         while (engine->step() < 300) {  // On a busy machine the first save takes many of them.
+           const uint64_t before = job->group().sequence();
+           DT_RETURN_IF_ERROR(engine
+                                  ->Step(source,
+                                         [&](const at::Tensor& tokens) {
+                                           return Loss(model.Loss(tokens), tokens.size(0));
+                                         })
+                                  .status());
+           const uint64_t behind = job->group().sequence();
+           DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
+           const uint64_t calls_of_save = job->group().sequence() - behind;
+           // The first steps also agree on how gradients are cut into buckets.
+           calls_of_step = engine->step() == 20 ? behind - before : calls_of_step;
+           const bool is_other = engine->step() > 20 && behind - before != calls_of_step;
+           if (engine->step() > 5 && (calls_of_save > 0 || is_other)) {
+             return absl::InternalError(absl::StrCat("step ", engine->step(), ": ", behind - before,
+                                                     " calls, step 20: ", calls_of_step,
+                                                     "; its save: ", calls_of_save));
+           }
+         }
+         return checkpoints->Finish();
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
+  int saves = 0;
+  for (const Json& record : CheckpointRecords(folder.path(), 0)) {
+    saves += record.value("background", false) && record["step"] > 3 ? 1 : 0;
+  }
+  EXPECT_GT(saves, 0) << "all were skipped";
+}
+
+// Else the next save would begin while the report of this one is still to be recorded.
+TEST(BackgroundSaveCallsTest, ASaveThatHasEndedCountsUntilItsReportIsTaken) {
+  const testing::TempFolder folder;
+  const auto job = testing::MakeTestJob(
+      {.run_dir = folder.path(),
+       .overrides = {"train_batch_size=4", "train_micro_batch_size_per_gpu=4"}});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto storage = *checkpoint::OpenPosixStorage(folder.path());
+  checkpoint::Writer writer(*storage, {.epoch = {.epoch = 1}});
+  std::promise<void> ended;  // The thread that saves drops the snapshot last.
+  char byte = 0;
+  EngineSnapshot snapshot;
+  snapshot.source.status = absl::InternalError("there is no snapshot");
+  const auto dropped = [&](void*) { ended.set_value(); };
+  snapshot.keep.push_back(at::from_blob(&byte, {1}, dropped, at::TensorOptions(at::kByte)));
+  const auto save = std::make_shared<BackgroundSave>(**job);
+  ASSERT_TRUE(*save->Prepare());
+  save->Start(1, writer, std::move(snapshot));
+  ended.get_future().wait();
+  EXPECT_FALSE(*save->Prepare());
+  const auto report = save->Take();
+  ASSERT_TRUE(report.has_value());
+  EXPECT_THAT(std::string(report->status.message()), HasSubstr("there is no snapshot"));
+  EXPECT_TRUE(*save->Prepare());
+}
+
 // A limit on file sizes stands for a full disk.
 TEST(BackgroundSaveFailureTest, IsRecordedAndTrainingGoesOn) {
   const testing::TempFolder folder;
@@ -266,6 +351,14 @@ TEST(BackgroundSaveRestoreTest, WaitsForTheSaveThatIsUnderWay) {
   EXPECT_TRUE(checkpoints->Finish().ok());
 }
 
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t all = 0;
+  int64_t resident = 0;
+  statm >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
 // Descriptors, threads and memory stay the same over many saves.
 TEST(BackgroundSaveResourcesTest, StayTheSameOverManySaves) {
   const auto count = [](const char* folder) {
@@ -284,7 +377,9 @@ TEST(BackgroundSaveResourcesTest, StayTheSameOverManySaves) {
   Tokens source;
   std::ptrdiff_t files = 0;
   std::ptrdiff_t threads = 0;
-  for (int step = 1; step <= 200; ++step) {
+  int64_t memory = 0;
+  const int last = std::getenv("DTRAIN_TEST_LONG") != nullptr ? 1000 : 200;
+  for (int step = 1; step <= last; ++step) {
     ASSERT_TRUE(engine
                     ->Step(source,
                            [&](const at::Tensor& tokens) {
@@ -296,11 +391,14 @@ TEST(BackgroundSaveResourcesTest, StayTheSameOverManySaves) {
       ASSERT_TRUE(checkpoints->Finish().ok());
       files = count("/proc/self/fd");
       threads = count("/proc/self/task");
+      memory = ResidentBytes();
     }
   }
   ASSERT_TRUE(checkpoints->Finish().ok());
   EXPECT_EQ(count("/proc/self/fd"), files);
   EXPECT_EQ(count("/proc/self/task"), threads);
+  // Far less than one of the snapshots for each save.
+  EXPECT_LT(ResidentBytes() - memory, int64_t{16} << 20);
 }
 
 }  // namespace

@@ -12,6 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/journal/journal.h"
+#include "checkpoint/journal/mend_segments.h"
+#include "checkpoint/journal/segment_writer.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/runtime/testing/job_for_tests.h"
 
@@ -24,6 +28,7 @@ using ::testing::IsEmpty;
 
 constexpr char kStep[] = "step-000000000001.e1/state";
 constexpr char kSegment[] = "journal/step-000000000000.e1";
+constexpr char kFirstRanks[] = "journal/step-000000000000.e1/rank-0-of-1.journal";
 
 absl::Span<const std::byte> AsBytes(const std::string& text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
@@ -153,6 +158,120 @@ TEST_F(HostsStorageTest, AJournalThatAMemoryAloneHoldsIsSavedOnADisk) {
   EXPECT_EQ((*opened)->bytes(), 13U);
   ASSERT_TRUE((*opened)->MakeDurable().ok());
   EXPECT_EQ(Text("disk-1/" + path), "one two three");
+}
+
+// Steps 1 to 3 of a journal of one rank, as they lie on a disk.
+std::string Journalled(const std::string& folder) {
+  const auto storage = *checkpoint::OpenPosixStorage(folder);
+  const checkpoint::SegmentHeader header{.job = "test",
+                                         .id = {1, 0},
+                                         .attempt_base = 0,
+                                         .layout_hash = "0123456789abcdef",
+                                         .settings = Json::object(),
+                                         .ranges = {{0, 1000}}};
+  auto segment = *checkpoint::SegmentWriter::Create(*storage, header);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const std::vector<std::byte> gradient(2000, static_cast<std::byte>(step));
+    checkpoint::AfterStep after;
+    EXPECT_TRUE(
+        segment
+            ->Append(
+                {.step = step, .end = {{"count", step}}, .gradient = gradient, .after = &after})
+            .ok());
+  }
+  return *ReadFile(absl::StrCat(folder, "/", kFirstRanks), 1 << 20);
+}
+
+std::string Flipped(std::string text, size_t at) {
+  text[at] = static_cast<char>(text[at] ^ 4);
+  return text;
+}
+
+int64_t LastWhole(HostsStorage& storage) {
+  const auto journal = checkpoint::Journal::Open(storage, {1, 0});
+  return journal.ok() ? journal->Verify(0, 1) : -1;
+}
+
+class MendTest : public HostsStorageTest {
+ protected:
+  // Host 1 has `on_disk`, host 0 the replica of it.
+  void Put(const std::string& on_disk, const std::string& replica) {
+    Write(absl::StrCat("disk-1/", kFirstRanks), on_disk);
+    Write(absl::StrCat("memory-0/", kFirstRanks), replica);
+  }
+  // Whether MendSegments has dropped a copy, and what it said.
+  bool Mend(HostsStorage& storage) {
+    ::testing::internal::CaptureStderr();
+    const absl::StatusOr<bool> mended = checkpoint::MendSegments(storage, {1, 0}, 0, 1);
+    said_ = ::testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(mended.ok()) << mended.status();
+    return mended.value_or(false);
+  }
+
+  const std::string whole_ = Journalled(Path("elsewhere"));
+  std::string said_;
+};
+
+// In the gradient of the last step, in the heads of others and in the header.
+TEST_F(MendTest, AFlippedBitAnywhereIsMendedFromTheReplicaAndNamed) {
+  for (size_t from_end = 9; from_end + 20 < whole_.size(); from_end += 977) {
+    const size_t at = whole_.size() - from_end;
+    SCOPED_TRACE(at);
+    Put(Flipped(whole_, at), whole_);
+    const auto rank = RankOf(1);
+    EXPECT_LT(LastWhole(*rank), 3);
+    EXPECT_TRUE(Mend(*rank));
+    EXPECT_THAT(said_, HasSubstr(Path(absl::StrCat("disk-1/", kFirstRanks))));
+    EXPECT_THAT(said_, HasSubstr("leads to step 3"));
+    EXPECT_EQ(LastWhole(*rank), 3);
+    EXPECT_EQ(Text(absl::StrCat("disk-1/", kFirstRanks)), whole_);  // It is there again.
+    EXPECT_FALSE(Mend(*rank));
+  }
+}
+
+TEST_F(MendTest, TheBytesThatAreDamagedAreNamed) {
+  Put(Flipped(whole_, whole_.size() - 9), whole_);
+  EXPECT_TRUE(Mend(*RankOf(1)));
+  EXPECT_THAT(said_, HasSubstr(absl::StrCat("the gradient of step 3 at byte ", whole_.size() - 2000,
+                                            " is damaged")));
+}
+
+TEST_F(MendTest, WhatNoCopyHoldsIsLeftAsItIs) {
+  // A record that was cut short on the disk, of which the replica has less.
+  const std::string torn = whole_.substr(0, whole_.size() - 10);
+  Put(torn, whole_.substr(0, whole_.size() - 1500));
+  const auto rank = RankOf(1);
+  EXPECT_FALSE(Mend(*rank));
+  EXPECT_EQ(LastWhole(*rank), 2);
+  EXPECT_EQ(Text(absl::StrCat("disk-1/", kFirstRanks)), torn);
+  // Both copies are damaged, the replica nearer to its start.
+  Put(Flipped(whole_, whole_.size() - 9), Flipped(whole_, whole_.size() / 2));
+  EXPECT_FALSE(Mend(*rank));
+  EXPECT_EQ(LastWhole(*rank), 2);
+}
+
+TEST_F(MendTest, TheNextHostGetsTheSegmentsThatOneHostAloneHolds) {
+  const std::string path = kFirstRanks;
+  Write("disk-1/" + path, whole_);
+  const auto rank = RankOf(1);
+  rank->SetJournalRoom(100'000);
+  checkpoint::KeepSegments(*rank, {checkpoint::StepId{1, 0}}, 0, 1);
+  EXPECT_EQ(Text("memory-0/" + path), whole_);
+  EXPECT_THAT(alone_, IsEmpty());
+  // A copy on the same host does not survive it, and one that is shorter lacks steps.
+  Write("memory-1/" + path, whole_);
+  Write("memory-0/" + path, whole_.substr(0, 100));
+  checkpoint::KeepSegments(*rank, {checkpoint::StepId{1, 0}}, 0, 1);
+  EXPECT_EQ(Text("memory-0/" + path), whole_);
+}
+
+TEST_F(MendTest, ASegmentForWhichTheNextHostHasNoRoomIsAnAlarm) {
+  Write(absl::StrCat("disk-1/", kFirstRanks), whole_);
+  const auto rank = RankOf(1);
+  rank->SetJournalRoom(4000);  // Four segments share it.
+  checkpoint::KeepSegments(*rank, {checkpoint::StepId{1, 0}}, 0, 1);
+  EXPECT_EQ(Text(absl::StrCat("memory-0/", kFirstRanks)), "none");
+  EXPECT_THAT(alone_, ElementsAre(HasSubstr("room for 1000")));
 }
 
 TEST_F(HostsStorageTest, RemovingASegmentRemovesItEverywhere) {

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,13 +14,12 @@
 #include "ATen/Parallel.h"
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
-#include "base/crc32c.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
-#include "runtime/checkpoint/model_tensors.h"
-#include "runtime/checkpoint/restore/stored_state.h"
+#include "runtime/optimizer/engine_state.h"
+#include "tests/runtime/checkpoint/state_digest.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
 
@@ -37,42 +35,13 @@ struct Way {
   std::vector<std::string> more = {};
 };
 
-// The same number for the same states on any number of ranks: each element counts with its place in
-// the layout, and the ranks' numbers are added.
-uint64_t StatesDigest(const EngineState& state, int rank) {
-  uint64_t digest = 0;
-  if (state.shards == nullptr && rank > 0) {
-    return digest;  // Every rank has all.
-  }
-  const int64_t total = state.flat->layout().total_elements();
-  uint64_t salt = 1;
-  for (const auto& [name, tensor] : UpdateState(state)) {
-    salt += 1'000'003;
-    const auto* const bytes = static_cast<const char*>(tensor.const_data_ptr());
-    const auto width = static_cast<size_t>(tensor.itemsize());
-    for (const plan::OwnedRange& range : state.owned) {
-      for (int64_t i = range.flat.begin; i < std::min(range.flat.end, total); ++i) {
-        uint32_t bits = 0;
-        std::memcpy(&bits, bytes + static_cast<size_t>(range.local_of(i)) * width, width);
-        digest += (bits + salt) * (static_cast<uint64_t>(i) * 2 + 1);
-      }
-    }
-  }
-  return digest;
-}
-
 // Step, weights, states and the tracked tensor of one rank.
 absl::StatusOr<Json> Contents(Engine& engine, const Chain& model, const at::Tensor& kept,
                               int rank) {
-  uint32_t weights = 0;
-  DT_RETURN_IF_ERROR(engine.WithParameters([&] {
-    for (const at::Tensor& parameter : model.parameters()) {
-      weights = Crc32c(parameter.const_data_ptr(), parameter.nbytes(), weights);
-    }
-  }));
+  DT_ASSIGN_OR_RETURN(const uint32_t weights, testing::WeightsDigest(engine, model));
   return Json{{"step", engine.step()},
               {"weights", weights},
-              {"states", StatesDigest(engine.state(), rank)},
+              {"states", testing::StatesDigest(engine.state(), rank)},
               {"updates", engine.state().progress.updates},
               {"kept", kept.sum().item<double>()}};
 }

@@ -1,6 +1,6 @@
 // checkpoint.journal: a run that is cut between checkpoints resumes behind its last step, and goes
 // on with the bits of one that was never cut.
-#include "runtime/checkpoint/step_journal.h"
+#include "runtime/checkpoint/journal/step_journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,6 @@
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
@@ -31,6 +30,7 @@
 #include "runtime/job/job_state.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
+#include "tests/runtime/testing/saved_step.h"
 #include "torch/nn/module.h"
 
 namespace dtrain::step_journal_test {
@@ -38,6 +38,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::RankContext;
+using testing::RecordsOf;
+using testing::SavedStep;
 
 // A chain whose forward changes a buffer and draws.
 class Drawing : public testing::Chain {
@@ -149,29 +151,6 @@ absl::Status Failure(const std::string& folder, const Training& training) {
   return results[0].status;
 }
 
-// Hashes of all files of the checkpoint of `step`, whatever attempt wrote it, and its records.
-std::string Save(const std::string& folder, int64_t step) {
-  const auto storage = *checkpoint::OpenPosixStorage(folder + "/checkpoints");
-  std::string text;
-  const std::vector<checkpoint::Storage::Entry> entries = *storage->List("");
-  for (const checkpoint::Storage::Entry& entry : entries) {
-    const auto id = checkpoint::StepId::FromDirectoryName(entry.name);
-    const auto manifest = id && id->step == step ? checkpoint::ReadManifest(*storage, *id)
-                                                 : absl::NotFoundError("another");
-    if (!manifest.ok()) {
-      continue;
-    }
-    for (const checkpoint::ManifestFile& file : manifest->files) {
-      absl::StrAppend(&text, file.path, " ", file.checksum.xxh3_128, "\n");
-    }
-    absl::StrAppend(&text, DumpJson(manifest->state.engine), "\n");
-    for (const Json& rank : manifest->rank_state) {
-      absl::StrAppend(&text, DumpJson(rank), "\n");
-    }
-  }
-  return text;
-}
-
 std::vector<double> Tail(const std::vector<double>& losses, size_t count) {
   return {losses.end() - static_cast<std::ptrdiff_t>(count), losses.end()};
 }
@@ -179,17 +158,6 @@ std::vector<double> Tail(const std::vector<double>& losses, size_t count) {
 std::vector<checkpoint::StepId> Segments(const std::string& folder) {
   const auto storage = *checkpoint::OpenPosixStorage(folder + "/checkpoints");
   return *checkpoint::ListSegments(*storage);
-}
-
-std::string Records(const std::string& folder, absl::string_view name) {
-  const auto text = ReadFile(folder + "/metrics/rank-0.jsonl", 1 << 24);
-  std::string found;
-  for (const absl::string_view line : absl::StrSplit(text.value_or(""), '\n')) {
-    if (absl::StrContains(line, absl::StrCat("\"", name, "\""))) {
-      absl::StrAppend(&found, line, "\n");
-    }
-  }
-  return found;
 }
 
 struct Way {
@@ -238,8 +206,8 @@ TEST_P(StepJournalTest, ACutRunGoesOnWithTheBitsOfAnUncutOne) {
   EXPECT_EQ(third.resumed, 7);
   EXPECT_EQ(second.losses, (std::vector<double>{whole.losses[6]}));
   EXPECT_EQ(third.losses, Tail(whole.losses, 5));
-  EXPECT_FALSE(Save(uncut.path(), 12).empty());
-  EXPECT_EQ(Save(cut.path(), 12), Save(uncut.path(), 12));
+  EXPECT_FALSE(SavedStep(uncut.path(), 12).empty());
+  EXPECT_EQ(SavedStep(cut.path(), 12), SavedStep(uncut.path(), 12));
   for (const checkpoint::StepId& id : Segments(cut.path())) {
     EXPECT_EQ(id, (checkpoint::StepId{3, 12}));  // The last checkpoint needs no older segment.
   }
@@ -267,7 +235,7 @@ TEST_P(OtherRanksTest, ReplayWhatThreeRanksHaveJournalled) {
     const Training more =
         TrainOn(2, folder.path(), {.overrides = stage(GetParam().second), .until = 9});
     EXPECT_EQ(more.resumed, 7);
-    saves[journalled ? 1 : 0] = Save(folder.path(), 9);
+    saves[journalled ? 1 : 0] = SavedStep(folder.path(), 9);
   }
   EXPECT_FALSE(saves[0].empty());
   EXPECT_EQ(saves[0], saves[1]);
@@ -371,7 +339,7 @@ TEST(JournalOffTest, WhereTheProgramChangesWeights) {
     model.norm.clamp_(-0.01, 0.01);
   };
   TrainOn(1, folder.path(), training);
-  const std::string records = Records(folder.path(), "journal_off");
+  const std::string records = RecordsOf(folder.path(), "journal_off");
   EXPECT_THAT(records, HasSubstr("the program has changed weights between two steps"));
   Training more{.until = 8};
   EXPECT_EQ(TrainOn(1, folder.path(), more).resumed, 4);  // The checkpoint.
@@ -390,7 +358,7 @@ TEST(JournalOffTest, WhereTheProgramWritesToOneElement) {
       }
     };
     TrainOn(1, folder.path(), training);
-    EXPECT_THAT(Records(folder.path(), "journal_off"),
+    EXPECT_THAT(RecordsOf(folder.path(), "journal_off"),
                 HasSubstr("the program has changed weights between two steps"));
     Training more{.overrides = training.overrides, .until = 8};
     EXPECT_EQ(TrainOn(1, folder.path(), more).resumed, 6);  // Step 7 began with another weight.
@@ -402,7 +370,7 @@ TEST(JournalOffTest, WhereTheDiskIsSlowerThanTheSteps) {
   Training training{.overrides = {"checkpoint.journal_share=1e-9", "checkpoint.interval=25"},
                     .until = 50};
   TrainOn(1, folder.path(), training);
-  const std::string records = Records(folder.path(), "journal_off");
+  const std::string records = RecordsOf(folder.path(), "journal_off");
   EXPECT_THAT(records, HasSubstr("the disk was busy with it for"));
   // It began anew with the checkpoint of step 25.
   EXPECT_EQ(std::vector<std::string>(absl::StrSplit(records, '\n', absl::SkipEmpty())).size(), 2U);

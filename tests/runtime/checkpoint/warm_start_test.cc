@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -139,6 +140,65 @@ TEST_F(WarmStartTest, AllRanksGetRankZerosResult) {
            return started->read.size() == 3 && at::equal(net.norm, at::full({3}, 2.0))
                       ? absl::OkStatus()
                       : absl::InternalError("other weights");
+         })) {
+      EXPECT_TRUE(result.status.ok()) << result.status;
+    }
+  }
+}
+
+// Its head is its body, as the output layer of many language models is their embedding.
+struct Tied : torch::nn::Module {
+  Tied() {
+    head = register_parameter("head", at::ones({3, 4}));
+    register_parameter("body", head);
+    norm = register_parameter("norm", at::ones({3}));
+  }
+  at::Tensor head, norm;
+};
+
+// The files have the tied weights by the second name alone.
+TEST_F(WarmStartTest, TiedWeightsAreReadByAnyOfTheirNames) {
+  ModelFolderContent content;
+  content.files = {{"config.json", "{}"}};
+  content.tensors = {{"body", at::kFloat, {3, 4}}, {"norm", at::kFloat, {3}}};
+  const std::string folder = folder_.path() + "/tied";
+  ASSERT_TRUE(WriteModelFolder(folder, content, [&](size_t i) -> absl::StatusOr<at::Tensor> {
+                return i == 0 ? at::full({3, 4}, 5.0) : at::full({3}, 2.0);
+              }).ok());
+  auto job = *MakeJob(folder_.path() + "/run");
+  Tied net;
+  const auto started = WarmStart(*job, net, folder, {.include = {"body"}});
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_THAT(started->read, ElementsAre("head"));
+  EXPECT_THAT(started->kept, ElementsAre("norm"));
+  EXPECT_TRUE(at::equal(net.head, at::full({3, 4}, 5.0)));
+  Tied other;
+  const auto kept = WarmStart(*job, other, folder, {.exclude = {"body"}});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_THAT(kept->read, ElementsAre("norm"));
+  EXPECT_TRUE(at::equal(other.head, at::ones({3, 4})))
+      << "what is left out by one name is left out";
+}
+
+TEST_F(WarmStartTest, WhatIsThrownOnRankZeroEndsTheOtherRanksToo) {
+  for (const bool is_number : {false, true}) {
+    for (const auto& result :
+         testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+           const testing::TempFolder folder;
+           DT_ASSIGN_OR_RETURN(auto job, MakeJob(folder.path(), &context));
+           Net net(1);
+           const auto started =
+               WarmStart(*job, net, model_, {.public_name = [&](const std::string& name) {
+                 if (is_number) {
+                   throw 7;  // As some libraries do.
+                 }
+                 return name.empty() ? name : throw std::out_of_range("no such name");
+               }});
+           const char* const said =
+               is_number ? "in WarmStart: something was thrown" : "in WarmStart: no such name";
+           return absl::StrContains(started.status().message(), said)
+                      ? absl::OkStatus()
+                      : absl::InternalError(started.status().ToString());
          })) {
       EXPECT_TRUE(result.status.ok()) << result.status;
     }

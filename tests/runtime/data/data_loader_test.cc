@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,13 +45,16 @@ struct Numbers {
 
 // A dataset with one sample that cannot be read.
 struct Broken {
-  enum class How { kThrows, kReturns, kEnds };
+  enum class How { kThrows, kThrowsANumber, kReturns, kEnds };
   How how = How::kThrows;
   size_t size() const { return 6; }
   absl::StatusOr<Sample> Get(int64_t index) const {
     if (index == 3) {
       if (how == How::kThrows) {
         throw std::runtime_error("boom\nand more");
+      }
+      if (how == How::kThrowsANumber) {
+        throw 7;  // As some libraries do.
       }
       return how == How::kReturns ? absl::NotFoundError("no such file") : EndOfData();
     }
@@ -247,6 +251,9 @@ TEST(DataLoaderTest, ASampleThatCannotBeReadIsNamedInOneLine) {
     const DataLoaderOptions options{.name = "photos", .workers = workers};
     EXPECT_THAT(SaidOf({Broken::How::kThrows}, options),
                 HasSubstr("in sample 3 of dataset \"photos\": boom"));
+    EXPECT_THAT(SaidOf({Broken::How::kThrowsANumber}, options),
+                HasSubstr("in sample 3 of dataset \"photos\": something was thrown that is no "
+                          "std::exception"));
     EXPECT_THAT(SaidOf({Broken::How::kReturns}, options),
                 HasSubstr("sample 3 of dataset \"photos\": no such file"));
     EXPECT_THAT(SaidOf({Broken::How::kEnds}, options), HasSubstr("Get returned EndOfData()"));
@@ -280,16 +287,22 @@ TEST(DataLoaderTest, SamplesOfDifferentShapesNeedAFunctionOfTheProgramsOwn) {
   EXPECT_TRUE(at::equal((*batch)[0], at::ones({6, 6}).tril()));
 }
 
-// Gives Open's message on each rank; rank r's dataset has sizes[r] samples.
+// Gives Open's message on each rank; rank r's dataset has sizes[r] samples, and `last` are the last
+// rank's options if they are others.
 std::vector<std::string> SaidOnOpening(const std::vector<int64_t>& sizes,
-                                       const DataLoaderOptions& options) {
+                                       const DataLoaderOptions& options,
+                                       const std::optional<DataLoaderOptions>& last = {}) {
   std::vector<std::string> said;
   const auto results =
       testing::RunRanks({.size = static_cast<int>(sizes.size())}, [&](RankContext& context) {
         const testing::TempFolder folder;
         auto job = MakeJob(&context, folder.path(), {});
         const Numbers dataset{sizes[static_cast<size_t>(context.rank)]};
-        return job.ok() ? DataLoader::Open(**job, dataset, options).status() : job.status();
+        const bool is_last = context.rank == context.size - 1;
+        return job.ok()
+                   ? DataLoader::Open(**job, dataset, is_last ? last.value_or(options) : options)
+                         .status()
+                   : job.status();
       });
   for (const auto& result : results) {
     EXPECT_TRUE(absl::IsInvalidArgument(result.status)) << result.status;
@@ -312,6 +325,63 @@ TEST(DataLoaderTest, WhatCannotBeReadIsRefusedOnAllRanks) {
               Each(HasSubstr("has 5 samples, fewer than the global batch of 6")));
   EXPECT_THAT(SaidOnOpening({9, 9}, {.workers = -1}), Each(HasSubstr("workers is -1; allowed: 0")));
   EXPECT_THAT(SaidOnOpening({9, 9}, {.prefetch = 0}), Each(HasSubstr("prefetch is 0; allowed: 1")));
+}
+
+TEST(DataLoaderTest, AnOptionThatIsWrongOnOneRankIsNamedWithItsRankOnAllOfThem) {
+  const DataLoaderOptions good{.name = "photos"};
+  EXPECT_THAT(SaidOnOpening({9, 9, 9}, good, DataLoaderOptions{.name = "photos", .workers = -1}),
+              Each(HasSubstr("on rank 2: dataset \"photos\": DataLoaderOptions::workers is -1")));
+  EXPECT_THAT(SaidOnOpening({9, 9}, good, DataLoaderOptions{.name = "photos", .prefetch = 0}),
+              Each(HasSubstr("on rank 1: dataset \"photos\": DataLoaderOptions::prefetch is 0")));
+  EXPECT_THAT(SaidOnOpening({9, 9}, good, DataLoaderOptions{.name = "photos", .collate = nullptr}),
+              Each(HasSubstr("on rank 1: dataset \"photos\": DataLoaderOptions::collate is null")));
+  EXPECT_THAT(SaidOnOpening({9, 9}, {.gradient_accumulation_steps = 0}),
+              Each(::testing::StartsWith("dataset \"dataset\": DataLoaderOptions::gradient_acc")));
+}
+
+TEST(DataLoaderTest, ASizeThatThrowsOnOneRankEndsAllOfThem) {
+  struct Folder {
+    bool is_there = true;
+    int64_t size() const { return is_there ? 9 : throw std::runtime_error("no such folder"); }
+    Sample Get(int64_t index) const { return {at::full({1}, index)}; }
+  };
+  for (const auto& result : testing::RunRanks({.size = 2}, [&](RankContext& context) {
+         const testing::TempFolder folder;
+         auto job = MakeJob(&context, folder.path(), {});
+         const Folder dataset{context.rank == 0};
+         return job.ok() ? DataLoader::Open(**job, dataset, {.name = "photos"}).status()
+                         : job.status();
+       })) {
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("on rank 1: in size() of dataset \"photos\": no such folder"));
+  }
+}
+
+// 20 samples in steps of 2 ranks x micro-batch 3 x the engine's own 3 micro-batches.
+TEST(DataLoaderTest, AnEpochHasTheStepsOfTheEnginesOwnAccumulation) {
+  const std::vector<double> numbers =
+      NumbersOf(2, [](RankContext& context, std::vector<double>& out) -> absl::Status {
+        const testing::TempFolder folder;
+        DT_ASSIGN_OR_RETURN(auto job,
+                            MakeJob(&context, folder.path(), {},
+                                    {R"(engines={"critic":{"gradient_accumulation_steps":3}})"}));
+        const Numbers dataset{20};
+        DT_ASSIGN_OR_RETURN(auto run, DataLoader::Open(*job, dataset, {.drop_last = true}));
+        DT_ASSIGN_OR_RETURN(
+            auto own,
+            DataLoader::Open(
+                *job, dataset,
+                {.drop_last = true,
+                 .gradient_accumulation_steps =
+                     job->config().engine_settings("critic").gradient_accumulation_steps}));
+        out = {double(run->steps_per_epoch()), double(own->steps_per_epoch())};
+        for (int round = 0; round < 3; ++round) {
+          DT_RETURN_IF_ERROR(own->Next().status());
+        }
+        out.push_back(double(own->epoch()));  // The 2 samples that fill no step are left out.
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(numbers, ::testing::ElementsAre(3, 1, 1));
 }
 
 // A source of the program's own without a Description is called by its type.

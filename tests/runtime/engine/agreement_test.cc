@@ -54,6 +54,14 @@ TEST(AgreementTest, TheFirstOfSeveralRanksIsNamedAndOneIsEnough) {
   EXPECT_EQ(verdict->samples, 26);
 }
 
+TEST(AgreementTest, WhatAnyRanksSaveSaysIsHeard) {
+  std::vector<StepVote> votes(3);
+  EXPECT_EQ(Decide(votes)->save, 0U);
+  votes[1].save = 1;
+  votes[2].save = 4;
+  EXPECT_EQ(Decide(votes)->save, 5U);
+}
+
 TEST(AgreementTest, SquaresOfShardsAreSummedAndThoseOfEverythingAreNot) {
   std::vector<StepVote> votes(3);
   for (StepVote& vote : votes) {

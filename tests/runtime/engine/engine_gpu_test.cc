@@ -1,11 +1,8 @@
 // The engine on a real GPU: one rank trains as on the CPU, two share the GPU through host memory.
-// Without a GPU each test says SKIPPED, loudly, and ctest counts the program as skipped. Everything
-// runs in forked ranks: CUDA does not outlive a fork.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,12 +19,11 @@
 #include "dtrain/engine.h"
 #include "dtrain/recompute.h"
 #include "runtime/checkpoint/engine_snapshot.h"
-#include "runtime/device/cuda_backend.h"
-#include "runtime/job/job_device.h"
 #include "runtime/model/cpu_rng.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/device_net.h"
 #include "tests/runtime/testing/job_for_tests.h"
+#include "tests/runtime/testing/real_gpu.h"
 
 namespace dtrain::engine_gpu_test {
 namespace {
@@ -36,31 +32,7 @@ using testing::Net;
 using testing::RankContext;
 using testing::Source;
 
-// OK where there is a GPU; asked once, in a process of its own.
-const absl::Status& GpuHere() {
-  static const absl::Status status =
-      testing::RunRanks(
-          {.size = 1},
-          [](RankContext&) -> absl::Status {
-            const GpuFacts facts = FindGpus(0);
-            return facts.gpus > 0
-                       ? absl::OkStatus()
-                       : absl::UnavailableError(facts.driver ? facts.why_none : "no NVIDIA driver");
-          })[0]
-          .status;
-  return status;
-}
-
-class EngineGpuTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!GpuHere().ok()) {
-      std::fprintf(stderr, "*** SKIPPED: NOT TESTED ON A GPU: %s ***\n",
-                   std::string(GpuHere().message()).c_str());
-      GTEST_SKIP() << GpuHere().message();
-    }
-  }
-};
+class EngineGpuTest : public testing::RealGpuTest {};
 
 absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::string& folder,
                                              std::vector<std::string> more) {
@@ -72,9 +44,7 @@ absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::st
   DT_ASSIGN_OR_RETURN(
       auto job, testing::MakeTestJob(
                     {.run_dir = folder, .overrides = std::move(overrides), .rank = &context}));
-  comm::GroupOptions options = context.group_options();
-  options.node_id = "this node";
-  DT_RETURN_IF_ERROR(OpenDevice(job->state(), options));
+  DT_RETURN_IF_ERROR(testing::OpenRealDevice(context, *job));
   return job;
 }
 

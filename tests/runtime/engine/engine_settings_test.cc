@@ -228,6 +228,14 @@ TEST(EngineSettingsTest, MistakesAreNamed) {
   EXPECT_THAT(SaidOf(OptionsWith({.lr = 1}),
                      {"optimizer.params.lr=0", R"(scheduler={"type":"WarmupLR","params":{}})"}),
               HasSubstr("optimizer.params.lr, which is 0"));
+  for (const auto& [settings, name] : std::vector<std::pair<EngineSettings, std::string>>{
+           {{.betas = {{0.5, 0.9}}}, "betas"},
+           {{.eps = 1e-6}, "eps"},
+           {{.groups = {{.params = {"*"}, .betas = {{0.5, 0.9}}}}}, "groups[].betas"}}) {
+    EXPECT_THAT(SaidOf(OptionsWith(settings), {"optimizer.type=SGD"}),
+                HasSubstr("EngineOptions::settings." + name +
+                          " does not belong to optimizer.type SGD, which takes lr, weight_decay"));
+  }
   EXPECT_THAT(SaidOf({}, {R"(engines={"critic":{"lr":1}})"}),
               HasSubstr("engines.critic holds for no engine"));
 }

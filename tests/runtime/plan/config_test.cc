@@ -47,6 +47,7 @@ TEST(ConfigTest, FillsDeepSpeedsDefaults) {
   EXPECT_EQ(config.comm_network().rdma_timeout, 18);
   EXPECT_EQ(config.comm_timeout_min_seconds(), std::nullopt) << "it follows from the connections";
   EXPECT_EQ(config.comm_hang_timeout_seconds(), std::nullopt) << "it is learnt";
+  EXPECT_EQ(config.comm_hang_data_timeout_seconds(), std::nullopt);
   EXPECT_THAT(config.warnings(), IsEmpty());
 }
 
@@ -62,7 +63,7 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
     "data": {"train": "a.bin", "validation": ["b.bin", "c.bin"], "sequence_length": 256,
              "format": "llmc"},
     "checkpoint": {"interval": 50, "keep": 2, "dir": "/c"},
-    "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "hang_timeout_s": 0,
+    "comm": {"timeout_s": 30, "timeout_min_s": 2.5, "hang_timeout_s": 0, "hang_data_timeout_s": 45,
              "transport": "tcp", "wire_dtype": "bf16",
              "interface": "eth1", "tcp": {"connections": 4, "tls": true},
              "rdma": {"device": "mlx5_1", "gid_index": 3, "queue_pairs": 2, "traffic_class": 106,
@@ -92,6 +93,7 @@ TEST(ConfigTest, ReadsCommentsAndEveryOwnKey) {
   EXPECT_EQ(config.comm_timeout_seconds(), 30);
   EXPECT_EQ(config.comm_timeout_min_seconds(), 2.5);
   EXPECT_EQ(config.comm_hang_timeout_seconds(), 0);
+  EXPECT_EQ(config.comm_hang_data_timeout_seconds(), 45);
   EXPECT_EQ(config.comm_compression().type, "powersgd");
   EXPECT_EQ(config.comm_compression().rank, 2);
   EXPECT_EQ(config.comm_compression().start_step, 9);

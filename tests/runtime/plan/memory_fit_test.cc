@@ -86,6 +86,19 @@ TEST(MemoryFitTest, Fp8CodesOfWeightsAreCountedAndNamed) {
               HasSubstr("of 1.0 million parameters, FP8 codes of weights take 0.018 GB on each"));
 }
 
+TEST(MemoryFitTest, TheStepJournalIsCountedAndNamed) {
+  MemoryRequest request = OfMillion(0, 4);
+  request.journal_bytes = 2;
+  EXPECT_TRUE(CheckStatesFit(request, 17e6).ok());
+  EXPECT_THAT(std::string(CheckStatesFit(request, 16.9e6).message()),
+              HasSubstr("the step journal's gradients (checkpoint.journal) of 0.001 GB take"));
+  request.states_on_host = true;  // On a GPU: page-locked memory of the host.
+  EXPECT_TRUE(CheckOffloadFits(request, 1e6).ok());
+  const std::string refused(CheckOffloadFits(request, 0.9e6).message());
+  EXPECT_THAT(refused, HasSubstr("the step journal's gradients (checkpoint.journal) of 0.001 GB"));
+  EXPECT_THAT(refused, HasSubstr("set checkpoint.journal to \"off\""));
+}
+
 TEST(MemoryFitTest, ReplicasAreCountedAndNamedWhereStatesAreInHostMemory) {
   MemoryRequest request = OfMillion(0, 4);
   request.replicas = true;

@@ -370,6 +370,17 @@ TEST(MemoryPlan, ReplicasAreTwoSnapshotsOfARanksPart) {
   }
 }
 
+TEST(MemoryPlan, TheJournalKeepsTwoGradientsOfARanksPartAndAGpuOneMore) {
+  MemoryRequest without = Of(12e6, Kind::kBFloat16, 0, 4);
+  for (const bool on_gpu : {false, true}) {
+    without.states_on_host = on_gpu;
+    MemoryRequest with = without;
+    with.journal_bytes = 2;
+    EXPECT_DOUBLE_EQ(PlanMemory(with).journal, 2 * 6e6);
+    EXPECT_DOUBLE_EQ(PlanMemory(with).total() - PlanMemory(without).total(), on_gpu ? 6e6 : 0);
+  }
+}
+
 TEST(MemoryPlan, TheSmallestWorldFitsAndOneLessDoesNot) {
   for (const int stage : {1, 2, 3}) {
     for (const double memory : {1e9, 3e9, 7e9}) {

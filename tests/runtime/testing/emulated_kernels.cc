@@ -39,13 +39,14 @@ void Put(Table& table) {
 
 // An entry that is added to the table is to be added below, and counted: functions, and two that
 // stay the fake's, create_matmul and check_device_image.
-static_assert(sizeof(Table) == 52 * sizeof(void*));
+static_assert(sizeof(Table) == 53 * sizeof(void*));
 
 bool PutEmulatedKernels(kernels::CudaKernelTable& table) {
   Put<&Table::adamw, &Table::adamw_bf16_state, &Table::adamw_stochastic, &Table::sgd, &Table::lion,
       &Table::adagrad, &Table::lamb_moments, &Table::lamb_trust, &Table::lamb_apply,
       &Table::muon_direction, &Table::muon_apply, &Table::block_square_sums, &Table::tree_sum,
-      &Table::step_verdict, &Table::copy, &Table::scale, &Table::accumulate, &Table::fill>(table);
+      &Table::step_verdict, &Table::copy, &Table::scale, &Table::accumulate, &Table::round_to_bf16,
+      &Table::fill>(table);
   Put<&Table::rmsnorm_forward, &Table::rmsnorm_forward_bf16, &Table::rmsnorm_backward,
       &Table::rmsnorm_backward_bf16, &Table::layernorm_forward, &Table::layernorm_forward_bf16,
       &Table::layernorm_backward, &Table::layernorm_backward_bf16, &Table::activation_forward,

@@ -242,6 +242,11 @@ absl::Status Accumulate(int64_t n, kernels::ConstFlat from, kernels::MutableFlat
   return Queue(stream, [=] { kernels::AccumulateCpu(n, from, to, Inline); });
 }
 
+absl::Status RoundToBf16(int64_t n, const float* src, float* rounded, BFloat16* kept,
+                         CudaStream stream) {
+  return Queue(stream, [=] { kernels::RoundToBf16Cpu(n, src, rounded, kept, Inline); });
+}
+
 }  // namespace
 
 absl::Status QueueFakeKernel(CudaStream stream, std::function<void()> operation) {
@@ -272,6 +277,7 @@ const kernels::CudaKernelTable* FakeKernelTable(comm::FakeCuda* cuda) {
     made.step_verdict = StepVerdict;
     made.copy = Copy;
     made.accumulate = Accumulate;
+    made.round_to_bf16 = RoundToBf16;
     AddFakeOperationKernels(made);
     emulated = PutEmulatedKernels(made);
     return made;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_format.h"
 #include "runtime/plan/tokenizer/unicode/utf8_text.h"
 
 namespace dtrain::plan {
@@ -14,16 +13,6 @@ namespace {
 constexpr size_t kPieceBytesMax = 512;  // Each cut of a piece in two is looked up.
 
 using PieceIds = absl::flat_hash_map<absl::string_view, uint32_t>;
-
-// The byte of a piece such as "<0x0A>", or -1.
-int ByteOfPiece(absl::string_view text) {
-  for (int byte = 0; byte < 256; ++byte) {
-    if (text == absl::StrFormat("<0x%02X>", byte)) {
-      return byte;
-    }
-  }
-  return -1;
-}
 
 bool HasSpaceInside(absl::string_view text) {
   bool behind_character = false;

@@ -1,32 +1,37 @@
-#include "runtime/plan/tokenizer/sentencepiece/sentencepiece_library.h"
-
 #include <sentencepiece_processor.h>
+
+#include "runtime/plan/tokenizer/sentencepiece/sentencepiece_codec.h"
 
 namespace dtrain::plan {
 namespace {
 
-class Library : public SentencePieceLibrary {
+class LibraryCodec : public SentencePieceCodec {
  public:
   sentencepiece::util::Status Read(const std::string& model) {
     return processor_.LoadFromSerializedProto(model);
   }
 
-  bool Encode(const std::string& text, std::vector<int>* ids, std::string* error) const override {
-    const auto status = processor_.Encode(text, ids);
+  bool Encode(std::string_view text, std::vector<uint32_t>* ids,
+              std::string* error) const override {
+    std::vector<int> found;
+    const auto status = processor_.Encode({text.data(), text.size()}, &found);
     *error = status.ok() ? "" : status.ToString();
+    ids->insert(ids->end(), found.begin(), found.end());
     return status.ok();
   }
-  std::string Decode(const std::vector<int>& ids) const override {
+  std::string Decode(const std::vector<uint32_t>& ids) const override {
     std::string text;
-    return processor_.Decode(ids, &text).ok() ? text : "";
+    return processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text).ok() ? text : "";
   }
 
-  int size() const override { return processor_.GetPieceSize(); }
+  uint32_t size() const override { return static_cast<uint32_t>(processor_.GetPieceSize()); }
   int begin_id() const override { return processor_.bos_id(); }
   int end_id() const override { return processor_.eos_id(); }
   int IdOf(const std::string& piece) const override { return processor_.PieceToId(piece); }
-  std::string PieceOf(int id) const override { return processor_.IdToPiece(id); }
-  bool IsControl(int id) const override { return processor_.IsControl(id); }
+  std::string PieceOf(uint32_t id) const override {
+    return processor_.IdToPiece(static_cast<int>(id));
+  }
+  bool IsControl(uint32_t id) const override { return processor_.IsControl(static_cast<int>(id)); }
 
  private:
   sentencepiece::SentencePieceProcessor processor_;
@@ -34,14 +39,14 @@ class Library : public SentencePieceLibrary {
 
 }  // namespace
 
-std::unique_ptr<SentencePieceLibrary> SentencePieceLibrary::Load(const std::string& model,
-                                                                 std::string* error) {
-  auto library = std::make_unique<Library>();
-  if (const auto status = library->Read(model); !status.ok()) {
+std::unique_ptr<SentencePieceCodec> SentencePieceCodec::OfLibrary(const std::string& model,
+                                                                  std::string* error) {
+  auto codec = std::make_unique<LibraryCodec>();
+  if (const auto status = codec->Read(model); !status.ok()) {
     *error = status.ToString();
     return nullptr;
   }
-  return library;
+  return codec;
 }
 
 }  // namespace dtrain::plan

@@ -74,7 +74,8 @@ void SentencePieceNormalizer::FindPlainCharacters() {
   }
 }
 
-SentencePieceNormalizer::Match SentencePieceNormalizer::LongestMatch(absl::string_view text) const {
+SentencePieceNormalizer::Match SentencePieceNormalizer::FindKey(absl::string_view text,
+                                                                bool longest) const {
   Match match;
   if (trie_.empty()) {
     return match;
@@ -97,9 +98,18 @@ SentencePieceNormalizer::Match SentencePieceNormalizer::LongestMatch(absl::strin
     if (at < results_.size() && !IsContinuation(results_[at]) && !cuts_text) {
       match.length = i + 1;
       match.result = absl::string_view(results_.data() + at);
+      if (!longest) {
+        break;
+      }
     }
   }
   return match;
+}
+
+std::optional<absl::string_view> SentencePieceNormalizer::ShortestMatch(
+    absl::string_view text) const {
+  const Match match = FindKey(text, /*longest=*/false);
+  return match.length == 0 ? std::nullopt : std::optional(match.result);
 }
 
 SentencePieceNormalizer::Match SentencePieceNormalizer::First(absl::string_view text) const {

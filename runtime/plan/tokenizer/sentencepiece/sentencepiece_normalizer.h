@@ -24,6 +24,12 @@ class SentencePieceNormalizer {
   // Sets `normalized`, which is UTF-8. REQUIRES: `text` is UTF-8 and not in `normalized`.
   void Apply(absl::string_view text, std::string* normalized) const;
 
+  // What the shortest key that begins `text` becomes by the map alone; nullopt: none begins it.
+  std::optional<absl::string_view> ShortestMatch(absl::string_view text) const;
+
+  // Whether the map leaves an ASCII character as it is before another one. REQUIRES: byte < 128.
+  bool IsPlain(uint8_t byte) const { return is_plain_[byte]; }
+
  private:
   struct Match {
     size_t length = 0;         // Bytes of the text; 0: no key begins here.
@@ -32,7 +38,9 @@ class SentencePieceNormalizer {
 
   bool ReadMap(absl::string_view charsmap);
   void FindPlainCharacters();
-  Match LongestMatch(absl::string_view text) const;
+  // The last of the keys that begin `text`, or the first one.
+  Match FindKey(absl::string_view text, bool longest) const;
+  Match LongestMatch(absl::string_view text) const { return FindKey(text, /*longest=*/true); }
   // Normalizes the first character or key of `text`. REQUIRES: `text` is not empty.
   Match First(absl::string_view text) const;
 

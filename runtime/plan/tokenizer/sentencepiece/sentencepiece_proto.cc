@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 
@@ -112,6 +114,12 @@ absl::Status ReadTrainerSpec(absl::string_view message, SentencePieceProto* prot
       proto->whitespace_is_suffix = field.value != 0;
     } else if (field.number == 35) {
       proto->byte_fallback = field.value != 0;
+    } else if (field.number == 44) {
+      proto->unknown_surface = std::string(field.bytes);
+    } else if (field.number == 46) {
+      proto->begin_piece = std::string(field.bytes);
+    } else if (field.number == 47) {
+      proto->end_piece = std::string(field.bytes);
     }
     return absl::OkStatus();
   });
@@ -132,7 +140,23 @@ absl::Status ReadNormalizerSpec(absl::string_view message, SentencePieceProto* p
   });
 }
 
+absl::Status ReadDenormalizerSpec(absl::string_view message, SentencePieceProto* proto) {
+  return ForEachWireField(message, [&](const WireField& field) {
+    if (field.number == 2 && !field.bytes.empty()) {
+      proto->changes_decoded_text = true;
+    }
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
+
+int ByteOfPiece(absl::string_view text) {
+  uint32_t byte = 0;
+  const bool is_byte = text.size() == 6 && absl::StartsWith(text, "<0x") && text[5] == '>' &&
+                       absl::SimpleHexAtoi(text.substr(3, 2), &byte);
+  return is_byte && text == absl::StrFormat("<0x%02X>", byte) ? static_cast<int>(byte) : -1;
+}
 
 absl::StatusOr<SentencePieceProto> ParseSentencePieceProto(absl::string_view model) {
   SentencePieceProto proto;
@@ -142,6 +166,7 @@ absl::StatusOr<SentencePieceProto> ParseSentencePieceProto(absl::string_view mod
     }
     return field.number == 2   ? ReadTrainerSpec(field.bytes, &proto)
            : field.number == 3 ? ReadNormalizerSpec(field.bytes, &proto)
+           : field.number == 5 ? ReadDenormalizerSpec(field.bytes, &proto)
                                : absl::OkStatus();
   }));
   return proto;

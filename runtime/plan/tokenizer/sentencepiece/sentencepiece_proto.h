@@ -1,4 +1,4 @@
-// Reads SentencePiece's model files: what encoding by byte pairs needs of their protobuf message
+// Reads SentencePiece's model files: what encoding and decoding need of their protobuf message
 // ModelProto (sentencepiece_model.proto of google/sentencepiece). Pure; any input is safe.
 #pragma once
 
@@ -30,7 +30,14 @@ struct SentencePieceProto {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
+  bool changes_decoded_text = false;  // DenormalizerSpec has a map of characters.
+  std::string begin_piece = "<s>";
+  std::string end_piece = "</s>";
+  std::string unknown_surface = " \xE2\x81\x87 ";  // The text of the unknown piece.
 };
+
+// The byte of a piece such as "<0x0A>", or -1.
+int ByteOfPiece(absl::string_view text);
 
 // InvalidArgument: it is no such message, or ends in the middle; fields that are not known are
 // skipped.

@@ -41,6 +41,33 @@ TEST(DataSourcesTest, PartsHaveFilesAndWeights) {
   EXPECT_EQ(again->values_in_force()["data"], config->values_in_force()["data"]);
 }
 
+TEST(DataSourcesTest, RanksWaitForFilesAtAddressesAsLongAsTheseAreTried) {
+  const absl::StatusOr<Config> local = Parse("\"a.bin\"");
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_EQ(local->comm_timeout_min_seconds(), std::nullopt);
+  EXPECT_EQ(local->comm_hang_data_timeout_seconds(), std::nullopt);
+  for (const char* const train :
+       {R"(["a.bin", "s3://bucket/b.bin"])", R"([{"files": "https://host/c.bin"}])"}) {
+    const absl::StatusOr<Config> remote = Parse(train);
+    ASSERT_TRUE(remote.ok()) << remote.status();
+    EXPECT_EQ(remote->data_remote().timeout_seconds, 60);
+    EXPECT_EQ(remote->comm_hang_data_timeout_seconds(), 70);
+    EXPECT_EQ(remote->comm_timeout_min_seconds(), 150);
+  }
+  const absl::StatusOr<Config> set = Config::Parse(
+      R"({"train_batch_size": 1, "comm": {"timeout_min_s": 5, "hang_data_timeout_s": 6},
+          "data": {"train": [], "validation": ["http://host/c.bin"], "remote_timeout_s": 300}})",
+      "f.json", {}, 1);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->comm_timeout_min_seconds(), 5);
+  EXPECT_EQ(set->comm_hang_data_timeout_seconds(), 6);
+  const absl::StatusOr<Config> longer = Config::Parse(
+      R"({"train_batch_size": 1, "data": {"train": "s3://b/c", "remote_timeout_s": 300}})",
+      "f.json", {}, 1);
+  ASSERT_TRUE(longer.ok()) << longer.status();
+  EXPECT_EQ(longer->comm_timeout_min_seconds(), 315);
+}
+
 TEST(DataSourcesTest, AnotherWeightIsAnotherRun) {
   const absl::StatusOr<Config> config = Parse(R"([{"files": "a"}, {"files": "b", "weight": 2}])");
   const absl::StatusOr<Config> other = Parse(R"([{"files": "a"}, {"files": "b", "weight": 3}])");

@@ -39,5 +39,14 @@ std::vector<std::string> dtrain::FuzzSeeds() {
       R"({"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},"model":{"type":)"
       R"("BPE","unk_token":"h","fuse_unk":true,"byte_fallback":true,"vocab":{"h":0,"e":1,"he":2,)"
       R"("<0xFF>":3},"merges":["h e"]}})",
+      R"({"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,)"
+      R"("strip_accents":null,"lowercase":true},"pre_tokenizer":{"type":"BertPreTokenizer"},)"
+      R"("decoder":{"type":"WordPiece","prefix":"##","cleanup":true},"model":{"type":"WordPiece",)"
+      R"("unk_token":"u","continuing_subword_prefix":"##","max_input_chars_per_word":9,"vocab":)"
+      R"({"u":0,"h":1,"##e":2,"##ll":3,"w":4}}})",
+      R"({"normalizer":{"type":"Sequence","normalizers":[{"type":"Lowercase"},{"type":)"
+      R"("StripAccents"},{"type":"Precompiled","precompiled_charsmap":"CAAAAAAAAAAAAAAAYQA="}]},)"
+      R"("pre_tokenizer":{"type":"WhitespaceSplit"},"model":{"type":"Unigram","unk_id":0,)"
+      R"("byte_fallback":true,"vocab":[["u",0.0],["he",-1.5],["l",-2],["<0xC3>",-9]]}})",
       plan::SmallTokenizerJson()};
 }

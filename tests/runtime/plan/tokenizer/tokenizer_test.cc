@@ -128,13 +128,13 @@ TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByItsName) {
   const std::string bytes = R"("pre_tokenizer": {"type": "ByteLevel")";
   EXPECT_THAT(ErrorOf(bytes, R"("pre_tokenizer": {"type": "Whitespace")").message(),
               HasSubstr("pre_tokenizer: the pre-tokenizer \"Whitespace\" is not supported"));
-  EXPECT_THAT(ErrorOf(R"("normalizer": null)", R"("normalizer": {"type": "Lowercase"})").message(),
-              HasSubstr("normalizer: the normalizer \"Lowercase\""));
+  EXPECT_THAT(ErrorOf(R"("normalizer": null)", R"("normalizer": {"type": "Nmt"})").message(),
+              HasSubstr("normalizer: the normalizer \"Nmt\""));
   EXPECT_THAT(
-      ErrorOf(R"("decoder": {"type": "ByteLevel")", R"("decoder": {"type": "WordPiece")").message(),
-      HasSubstr("decoder: the decoder \"WordPiece\""));
-  EXPECT_THAT(ErrorOf(R"("type": "BPE")", R"("type": "Unigram")").message(),
-              HasSubstr("model: the type \"Unigram\""));
+      ErrorOf(R"("decoder": {"type": "ByteLevel")", R"("decoder": {"type": "CTC")").message(),
+      HasSubstr("decoder: the decoder \"CTC\""));
+  EXPECT_THAT(ErrorOf(R"("type": "BPE")", R"("type": "WordLevel")").message(),
+              HasSubstr("model: the type \"WordLevel\""));
   EXPECT_THAT(ErrorOf("TemplateProcessing", "Other").message(), HasSubstr("\"Other\""));
   EXPECT_THAT(ErrorOf(R"("dropout": null)", R"("dropout": 0.1)").message(), HasSubstr("dropout"));
   EXPECT_THAT(ErrorOf(R"("dropout": null)", R"("new_rule": true)").message(),

@@ -1,0 +1,152 @@
+// The files of an agent after a crash at each byte of a write, on a full disk, and where nothing
+// can be written: the coordinator's and the agents' cores touch none, so these are all that a crash
+// can damage for the next agent.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launcher/jobs/job_registry.h"
+#include "launcher/records/attempt_logs.h"
+#include "launcher/records/event_log.h"
+#include "launcher/records/reporter.h"
+#include "launcher/temp_dir.h"
+
+namespace dtrain::launcher::agent_files_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class AgentFiles : public ::testing::Test {
+ protected:
+  std::string At(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(At(name), std::ios::trunc | std::ios::binary) << text;
+  }
+
+  TempDir folder_ = *TempDir::Create(::testing::TempDir());
+};
+
+TEST_F(AgentFiles, AnEntryOfTheRegistryThatACrashHasTornIsNoJobAndIsRemoved) {
+  std::string whole;
+  const std::string name = absl::StrCat(getpid(), ".json");
+  {
+    const auto entry = JobEntry::Add(folder_.path(), {.pid = getpid(), .run_dir = "/runs/a"});
+    ASSERT_TRUE(entry.ok()) << entry.status();
+    whole = *ReadFile(At(name));
+    EXPECT_THAT(*RunningJobs(folder_.path()), SizeIs(1));
+  }
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    Write(name, whole.substr(0, bytes));
+    const auto jobs = RunningJobs(folder_.path());
+    ASSERT_TRUE(jobs.ok()) << jobs.status();
+    EXPECT_THAT(*jobs, IsEmpty()) << bytes << " bytes";
+    EXPECT_FALSE(FileExists(At(name)));
+  }
+  const auto again = JobEntry::Add(folder_.path(), {.pid = getpid(), .run_dir = "/runs/b"});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(RunningJobs(folder_.path())->at(0).run_dir, "/runs/b");
+}
+
+TEST_F(AgentFiles, AnEntryThatIsGoneBeforeItsAgentIsNoError) {
+  auto entry = JobEntry::Add(folder_.path(), {.pid = getpid()});
+  ASSERT_TRUE(entry.ok()) << entry.status();
+  std::filesystem::remove_all(folder_.path());
+  EXPECT_THAT(*RunningJobs(folder_.path()), IsEmpty());
+}
+
+// The events behind a line that a crash has torn are whole.
+TEST_F(AgentFiles, ALogOfEventsGoesOnBehindATornLine) {
+  std::string whole;
+  {
+    auto log = *EventLog::Open(At("events.jsonl"), {"run", 0});
+    ASSERT_TRUE(log.Append("first", {{"rank", 1}}).ok());
+    whole = *ReadFile(At("events.jsonl"));
+  }
+  for (size_t bytes = 0; bytes <= whole.size(); bytes += 3) {
+    Write("events.jsonl", whole.substr(0, bytes));
+    auto log = *EventLog::Open(At("events.jsonl"), {"run", 0});
+    ASSERT_TRUE(log.Append("second", {{"rank", 2}}).ok());
+    const std::string text = *ReadFile(At("events.jsonl"));
+    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+    const auto last = ParseJson(lines.back(), "events.jsonl");
+    ASSERT_TRUE(last.ok()) << bytes << " bytes: " << text;
+    EXPECT_EQ((*last)["event"], "second");
+  }
+}
+
+TEST_F(AgentFiles, AFullDiskCostsEventsAndNothingElse) {
+  ReporterOptions options;
+  options.events_path = "/dev/full";
+  Write("rank-0.jsonl", "{\"kind\":\"ckpt\",\"step\":7,\"durable\":true}\n");
+  testing::internal::CaptureStderr();
+  {
+    const auto reporter = Reporter::Start(options);
+    ASSERT_TRUE(reporter.ok()) << reporter.status();
+    (*reporter)->FollowMetrics(At("rank-0.jsonl"), 0);
+    (*reporter)->Event("end", {{"rank", 1}});
+    EXPECT_EQ((*reporter)->ReadDurableStep(), 7);
+    EXPECT_TRUE((*reporter)->Finish(absl::Seconds(30)));
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("cannot write /dev/full: write: No space left on device"));
+}
+
+TEST_F(AgentFiles, WhereNothingCanBeWrittenThePathIsNamed) {
+  ReporterOptions options;
+  options.events_path = "/proc/none/events.jsonl";
+  const auto reporter = Reporter::Start(options);
+  ASSERT_FALSE(reporter.ok());
+  EXPECT_THAT(std::string(reporter.status().message()), HasSubstr("/proc/none/events.jsonl"));
+}
+
+// From this step it follows whether a failure counts as one without progress.
+TEST_F(AgentFiles, TheDurableStepIsThatOfTheLastWholeRecordHoweverTheFileEnds) {
+  std::string text;
+  std::vector<size_t> ends = {0};
+  for (int step = 10; step <= 30; step += 10) {
+    absl::StrAppend(&text, "{\"kind\":\"ckpt\",\"step\":", step, ",\"durable\":true}\n");
+    ends.push_back(text.size());
+  }
+  for (size_t bytes = 0; bytes <= text.size(); bytes += 5) {
+    Write("rank-0.jsonl", text.substr(0, bytes));
+    ReporterOptions options;
+    options.events_path = At("events.jsonl");
+    options.show_records = false;
+    const auto reporter = *Reporter::Start(options);
+    reporter->FollowMetrics(At("rank-0.jsonl"), 0);
+    int64_t expected = -1;
+    for (size_t record = 1; record < ends.size(); ++record) {
+      // The end of a line is no part of its record.
+      expected = bytes + 1 >= ends[record] ? static_cast<int64_t>(10 * record) : expected;
+    }
+    EXPECT_EQ(reporter->ReadDurableStep(), expected) << bytes << " bytes";
+    // The file is gone, as after a crash of the disk: what was read stays.
+    std::filesystem::remove(At("rank-0.jsonl"));
+    EXPECT_EQ(reporter->ReadDurableStep(), expected);
+  }
+}
+
+TEST_F(AgentFiles, TheNumberOfTheNextLogsIsBehindAllThatACrashHasLeft) {
+  EXPECT_EQ(NewestAttempt(At("logs")), std::nullopt);
+  for (const char* const name : {"attempt-0", "attempt-2", "attempt-", "attempt-7x", "other-9"}) {
+    std::filesystem::create_directories(At(absl::StrCat("logs/", name)));
+  }
+  Write("logs/attempt-4", "");  // A disk was full, and no folder was made of it.
+  EXPECT_EQ(NewestAttempt(At("logs")), 4);
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::agent_files_test
