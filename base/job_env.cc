@@ -161,6 +161,9 @@ std::string FirstNonEmpty(std::initializer_list<std::string> texts) {
 }
 
 absl::StatusOr<LaunchSource> FindSource(const Reader& reader) {
+  if (reader.Text(env::kReuse) == env::kReserveProcess) {
+    return LaunchSource::kAlone;  // It is no rank yet, whatever a scheduler's variables say.
+  }
   if (reader.HasAll({"RANK", "LOCAL_RANK", "WORLD_SIZE"})) {
     return reader.Has(env::kStore) ? LaunchSource::kDtrain : LaunchSource::kTorchrun;
   }

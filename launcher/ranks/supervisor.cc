@@ -76,15 +76,15 @@ AttemptResult Supervisor::Run() {
 absl::Status Supervisor::StartRanks() {
   if (parts_.survivors != nullptr) {
     parts_.socket.Receive();  // Messages of the attempt before say nothing of this one.
+    if (const pid_t reserve = parts_.survivors->reserve_pid(); reserve > 0) {
+      processes_.Spare(reserve);  // RemoveAll spares it also if a rank cannot be started.
+    }
   }
   for (const RankSlot& slot : attempt_.slots) {
     DT_RETURN_IF_ERROR(StartRank(slot));
   }
   if (parts_.survivors != nullptr) {
     parts_.survivors->RemoveKept();  // Those that no slot could take.
-    if (const pid_t reserve = parts_.survivors->reserve_pid(); reserve > 0) {
-      processes_.Spare(reserve);
-    }
   }
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@
 #include "base/threads/worker.h"
 #include "dtrain/batch_source.h"
 #include "runtime/data/remote/remote_store.h"
+#include "runtime/job/gather_texts.h"
 #include "runtime/job/job_state.h"
 #include "runtime/plan/data/corpus_identity.h"
 #include "runtime/plan/data/documents.h"
@@ -327,6 +328,15 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
     auto found = plan::CorpusIdentity(*opened);
     DT_RETURN_IF_ERROR(Annotate(found.status(), key));
     identity = *std::move(found);
+    DT_RETURN_IF_ERROR(CheckSameOnRanks(
+        job, identity, [](const std::string& first, const std::string& other, int rank) {
+          return absl::StrFormat(
+              "data.train has other tokens on rank %d (%s) than on rank 0 (%s); every rank opens "
+              "the "
+              "same files: copy them to all hosts anew, or let data.train name a folder that the "
+              "hosts share",
+              rank, other, first);
+        }));
   }
   if (store != nullptr) {
     store->StartReading();

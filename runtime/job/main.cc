@@ -137,7 +137,7 @@ int Main(int argc, char** argv, absl::Status (*train)(Job&), const char* about) 
   InstallStopSignals();
   Survivor survivor(ReadEnvironment());
   if (survivor.is_reserve() && !survivor.AwaitFirstAttempt().ok()) {
-    return kExitOk;  // Its agent has ended, or does not need it.
+    return kExitTemporary;  // Not 0: the agent may have given it the place of a rank already.
   }
   bool trains_on_host = false;
   while (true) {

@@ -74,6 +74,10 @@ absl::Status TakeOver(const NextAttempt& next) {
 }  // namespace
 
 Survivor::Survivor(const Environment& environment) {
+  // This holds also if the agent cannot be reached: else the process would train alone in the job's
+  // run directory.
+  const auto reuse = environment.find(env::kReuse);
+  is_reserve_ = reuse != environment.end() && reuse->second == env::kReserveProcess;
   const absl::StatusOr<JobEnv> job = ResolveJobEnv(environment);
   if (!job.ok() || !job->reuse || job->agent_socket.empty() || job->token_fd < 0) {
     return;
@@ -83,7 +87,6 @@ Survivor::Survivor(const Environment& environment) {
   if (token_.valid() && agent.ok()) {
     agent_ = *std::move(agent);
     agent_.Send(MessageOf(AgentMessage::Kind::kCanStay, *job));
-    is_reserve_ = job->is_reserve;
   }
   if (is_reserve_) {
     close(job->token_fd);  // Its first job gets another one, as later ones do.

@@ -15,7 +15,9 @@ namespace dtrain {
 
 JournalThread::JournalThread(checkpoint::Storage& storage)
     : storage_(storage),
-      worker_({.name = "dtrain-journal", .queue_capacity = 8, .low_priority = true}) {}
+      // The next step waits for it. At a low priority it would get a tenth of a busy core, and what
+      // is seconds of the disk could not be told from seconds without a core.
+      worker_({.name = "dtrain-journal", .queue_capacity = 8, .low_priority = false}) {}
 
 void JournalThread::Begin(checkpoint::SegmentHeader header) {
   worker_.Submit([this, header = std::move(header)] {

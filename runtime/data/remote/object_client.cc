@@ -24,6 +24,7 @@
 #include "checkpoint/storage/s3/s3_storage.h"
 #include "checkpoint/storage/s3/s3_url.h"
 #include "runtime/data/remote/range_reply.h"
+#include "runtime/plan/data/remote_address.h"
 
 namespace dtrain::remote {
 namespace {
@@ -232,7 +233,7 @@ class AllObjects final : public ObjectClient {
     return ClientOf(address).Read(address, offset, into, cancelled);
   }
   absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) override {
-    DT_RETURN_IF_ERROR(CheckAddress(pattern));
+    DT_RETURN_IF_ERROR(plan::CheckRemoteAddress(pattern));
     return ClientOf(pattern).Expand(pattern);
   }
 

@@ -9,11 +9,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/text/text.h"
+#include "runtime/plan/data/remote_address.h"
 
 namespace dtrain::remote {
 namespace {
 
 using checkpoint::s3::HttpReply;
+using plan::OriginOf;
+using plan::SchemeOf;
 
 struct ContentRange {
   int64_t first = -1;
@@ -35,14 +38,7 @@ bool ParseContentRange(absl::string_view text, ContentRange* range) {
          range->last >= range->first && range->total > range->last;
 }
 
-absl::string_view SchemeOf(absl::string_view address) {
-  return address.substr(0, address.find("://"));
-}
-
 // "https://host:port" of an address.
-absl::string_view OriginOf(absl::string_view url) {
-  return url.substr(0, url.find_first_of("/?#", url.find("://") + 3));
-}
 
 }  // namespace
 
@@ -120,35 +116,6 @@ absl::StatusOr<std::string> RedirectionOf(const HttpReply& reply, const std::str
         "file is");
   }
   return target;
-}
-
-absl::Status CheckAddress(const std::string& address) {
-  const absl::string_view scheme = SchemeOf(address);
-  if (scheme != "s3" && scheme != "https" && scheme != "http") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "token files cannot be read from ", Printable(address),
-        ": allowed are paths, s3://bucket/key, https://host/path and http://host/path"));
-  }
-  if (scheme == "s3") {
-    return absl::OkStatus();
-  }
-  const absl::string_view origin = OriginOf(address);
-  if (absl::StrContains(origin, "@")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "an address of token files at ", origin.substr(origin.rfind('@') + 1),
-        " has a user name or a password in it, which the run's records would show; serve the files "
-        "without, or take them from s3:// with keys in the environment"));
-  }
-  const std::string lower = absl::AsciiStrToLower(address);
-  for (const char* const name : {"signature=", "?sig=", "&sig=", "credential=", "token="}) {
-    if (absl::StrContains(lower, name)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "an address of token files at ", origin,
-          " has a signature or a token in it, which would expire and which the run's records would "
-          "show; take the files from s3:// with keys in the environment"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace dtrain::remote

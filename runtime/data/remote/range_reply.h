@@ -28,8 +28,4 @@ absl::Status JudgeWebReply(const checkpoint::s3::HttpReply& reply, const std::st
 absl::StatusOr<std::string> RedirectionOf(const checkpoint::s3::HttpReply& reply,
                                           const std::string& url);
 
-// InvalidArgument: an address with a password or a signature in it, which records of the run would
-// show, or of no scheme that is known. Nothing of a secret is repeated.
-absl::Status CheckAddress(const std::string& address);
-
 }  // namespace dtrain::remote

@@ -68,8 +68,9 @@ struct TokenLoaderOptions {
 // A BatchSource over token files, with the order of this file's beginning.
 class TokenLoader final : public Tracked {
  public:
-  // Opens the token files that data.train or data.validation name. Errors name file and offset: a
-  // missing, empty, truncated or too short file, an id at or above the vocabulary.
+  // Opens the token files that data.train or data.validation name. Those of data.train are opened
+  // by all ranks together, because the ranks compare what they have found. Errors name file and
+  // offset: a missing, empty, truncated or too short file, an id at or above the vocabulary.
   static absl::StatusOr<std::unique_ptr<TokenLoader>> Open(Job& job, Split split,
                                                            TokenLoaderOptions options = {});
   ~TokenLoader() override;

@@ -12,6 +12,7 @@
 #include "base/console/progress_line.h"
 #include "base/status.h"
 #include "base/text/nearest.h"
+#include "runtime/plan/data/remote_address.h"
 
 namespace dtrain {
 
@@ -226,6 +227,7 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(CheckFolders());
   CheckConsole();
   FillTyped();
+  DT_RETURN_IF_ERROR(CheckAddresses());
   DT_RETURN_IF_ERROR(CheckOptimizer());
   SayAutos();
   SayClipping();
@@ -353,6 +355,21 @@ absl::Status ConfigBuilder::CheckFolders() const {
     }
   }
   return absl::OkStatus();
+}
+
+// Before they are written into the run's records.
+absl::Status ConfigBuilder::CheckAddresses() const {
+  const auto check = [this](const char* key, const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      if (plan::IsRemoteAddress(path)) {
+        DT_RETURN_IF_ERROR(Annotate(plan::CheckRemoteAddress(path),
+                                    absl::StrFormat("%s: %s", WhereGiven(key), key)));
+      }
+    }
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(check("data.train", values_->data_train));
+  return check("data.validation", values_->data_validation);
 }
 
 // Any name may be a metric of the program's own, so a misspelt column is no error.

@@ -46,6 +46,7 @@ class ConfigBuilder {
   absl::Status CheckActivations();
   absl::Status CheckReplicas() const;
   absl::Status CheckFolders() const;
+  absl::Status CheckAddresses() const;
   void CheckConsole();
   absl::Status FillRun();
   absl::Status FillBatch();

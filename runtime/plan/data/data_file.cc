@@ -16,13 +16,6 @@
 
 namespace dtrain::plan {
 
-bool IsRemoteAddress(absl::string_view path) {
-  const size_t scheme = path.find("://");
-  return scheme != absl::string_view::npos && scheme > 0 &&
-         std::all_of(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(scheme),
-                     [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); });
-}
-
 absl::StatusOr<DataFile> DataFile::Open(const std::string& path, absl::string_view kind,
                                         DataStore* store) {
   DataFile file;

@@ -13,12 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "runtime/plan/data/remote_address.h"
 
 namespace dtrain::plan {
-
-// Whether `path` has a scheme, as "s3://bucket/key" and "https://host/path" have, and so is no path
-// of this host.
-bool IsRemoteAddress(absl::string_view path);
 
 // A file behind the seam, of one version.
 class RemoteFile {

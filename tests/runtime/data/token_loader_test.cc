@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -197,6 +198,24 @@ TEST_F(TokenLoaderTest, OtherWeightsDoNotContinueARun) {
     DT_ASSIGN_OR_RETURN(const auto job, MakeJob(&context, folder_, train(3)));
     DT_ASSIGN_OR_RETURN(const auto loader, TokenLoader::Open(*job, Split::kTrain));
     return ExpectRefused(loader->RestoreState(saved), "shares of the parts of data.train");
+  });
+}
+
+TEST_F(TokenLoaderTest, RanksWithOtherTokensAreNamed) {
+  for (int host = 0; host < 2; ++host) {  // Copies on two hosts, of which one is older.
+    Write(absl::StrCat(folder_, "/host-", host, ".bin"),
+          std::vector<uint16_t>(20, static_cast<uint16_t>(host)));
+  }
+  OnRanks(2, [&](RankContext& context) -> absl::Status {
+    const std::string mine = absl::StrCat(folder_, "/rank-", context.rank);
+    std::filesystem::create_directories(mine);
+    std::filesystem::copy_file(absl::StrCat(folder_, "/host-", context.rank, ".bin"),
+                               mine + "/train.bin",
+                               std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::current_path(mine);  // So that both are configured alike.
+    DT_ASSIGN_OR_RETURN(const auto job, MakeJob(&context, folder_, "[\"train.bin\"]"));
+    return ExpectRefused(TokenLoader::Open(*job, Split::kTrain).status(),
+                         "data.train has other tokens on rank 1");
   });
 }
 

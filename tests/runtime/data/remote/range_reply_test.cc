@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/plan/data/remote_address.h"
 
 namespace dtrain::remote::range_reply_test {
 namespace {
@@ -90,16 +91,18 @@ TEST(RangeReplyTest, RedirectionsAreFollowedButNotToWhatIsLessSecure) {
 TEST(RangeReplyTest, AddressesWithSecretsAreRefusedWithoutRepeatingThem) {
   for (const char* const address :
        {"https://user:canary@host/x", "https://host/x?X-Amz-Signature=canary",
-        "https://host/x?a=b&sig=canary", "https://host/x?token=canary"}) {
-    const absl::Status status = CheckAddress(address);
+        "https://host/x?a=b&sig=canary", "https://host/x?token=canary",
+        "https://host/x?api_key=canary", "https://host/x?password=canary"}) {
+    const absl::Status status = plan::CheckRemoteAddress(address);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address;
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("canary")));
     EXPECT_THAT(std::string(status.message()), HasSubstr("host"));
   }
   for (const char* const address : {"s3://bucket/a@b", "https://host/x?v=1", "http://host:80/x"}) {
-    EXPECT_TRUE(CheckAddress(address).ok()) << address;
+    EXPECT_TRUE(plan::CheckRemoteAddress(address).ok()) << address;
   }
-  EXPECT_THAT(std::string(CheckAddress("gs://bucket/x").message()), HasSubstr("allowed are"));
+  EXPECT_THAT(std::string(plan::CheckRemoteAddress("gs://bucket/x").message()),
+              HasSubstr("allowed are"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "base/check.h"
 #include "runtime/data/remote/range_reply.h"
+#include "runtime/plan/data/remote_address.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace dtrain {
@@ -31,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (const auto next = remote::RedirectionOf(reply, "https://host/x"); next.ok()) {
     DT_CHECK(absl::StartsWith(*next, "https://")) << *next;
   }
-  const absl::Status address = remote::CheckAddress(text);
+  const absl::Status address = plan::CheckRemoteAddress(text);
   DT_CHECK(address.ok() || absl::IsInvalidArgument(address)) << address;
   return 0;
 }
