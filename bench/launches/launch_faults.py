@@ -1,5 +1,6 @@
 """A rank that is killed or stopped under `dtrain launch`, torchrun and torchft: when somebody says so, and when
 training takes the next step."""
+import contextlib
 import json
 import os
 import signal
@@ -102,6 +103,16 @@ def started(command, env, steps_of):
     return process, said
 
 
+class Hung(Exception):
+    """A job that did not end in time behind its fault."""
+
+
+def kill_all(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def kill_a_rank(command, env, of_rank, steps_of):
     """Runs a job of which rank 1 is killed, to its end. `steps_of()`: its steps so far, as after_kill wants
     them."""
@@ -110,7 +121,11 @@ def kill_a_rank(command, env, of_rank, steps_of):
     killed = time.time()
     os.kill(victim, signal.SIGKILL)
     seen = wait_for(lambda: said.first(str(victim), killed), process, said, "a word on the killed rank")
-    process.wait(WITHIN_S)
+    try:
+        process.wait(WITHIN_S)
+    except subprocess.TimeoutExpired as error:
+        kill_all([*descendants(process.pid), process.pid])
+        raise Hung(f"bench: {' '.join(command)} did not end within {WITHIN_S} s of a rank's death") from error
     said.join()
     found = after_kill(killed, seen, steps_of())
     if process.returncode != 0 or found is None:
@@ -160,8 +175,17 @@ def kill_torchrun(args, folder):
     command = twin_command("ddp", args.config, facts, SMALL)
     at = command.index("torch.distributed.run") + 1
     command[at:at] = ["--max-restarts", str(RESTARTS)]
-    found = kill_a_rank(command, twin_environment(), is_rank_of("ddp"), lambda: [
-        (line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"])
+
+    def once():
+        return kill_a_rank(command, twin_environment(), is_rank_of("ddp"), lambda: [
+            (line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"])
+
+    try:
+        found = once()
+    except Hung as error:  # Now and then its new ranks wait for each other for ever.
+        print(f"{error}; taken again", flush=True)
+        os.remove(facts)
+        found = once()
     return {key: found[key] for key in ("seen_s", "next_step_s")}
 
 
@@ -214,10 +238,6 @@ def hang_torchrun(args, folder):
                          NOTICED_WITHIN_S)
     ranks = [pid for pid in descendants(process.pid) if is_rank_of("ddp")(command_line(pid))]
     process.kill()
-    for pid in ranks:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    kill_all(ranks)
     process.wait(WITHIN_S)
     return {"next_step_s": later - stopped + 1} if later else {"not_within_s": NOTICED_WITHIN_S}

@@ -41,8 +41,10 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(Storage& st
   const std::string folder = SegmentFolder(header.id);
   DT_RETURN_IF_ERROR(storage.MakeDirectory(folder));
   DT_ASSIGN_OR_RETURN(auto file,
+                      // Room for one step: files of this size go around the page cache, in which
+                      // each step's gradient would be copied and then waited for.
                       storage.CreateFile(SegmentPath(header.id, header.rank, header.world_size),
-                                         /*bytes_expected=*/0, Access::kOwner));
+                                         header.gradient_bytes(), Access::kOwner));
   const std::string start = EncodeHeader(header);
   DT_RETURN_IF_ERROR(file->Append(Bytes(start)));
   DT_RETURN_IF_ERROR(file->Sync());
