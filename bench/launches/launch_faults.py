@@ -176,16 +176,12 @@ def kill_torchrun(args, folder):
     at = command.index("torch.distributed.run") + 1
     command[at:at] = ["--max-restarts", str(RESTARTS)]
 
-    def once():
-        return kill_a_rank(command, twin_environment(), is_rank_of("ddp"), lambda: [
-            (line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"])
-
     try:
-        found = once()
-    except Hung as error:  # Now and then its new ranks wait for each other for ever.
-        print(f"{error}; taken again", flush=True)
-        os.remove(facts)
-        found = once()
+        found = kill_a_rank(command, twin_environment(), is_rank_of("ddp"), lambda: [
+            (line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"])
+    except (Hung, SystemExit) as error:  # Its new ranks may not find each other, and it hangs or gives up.
+        print(error, flush=True)
+        return {"not_within_s": WITHIN_S}
     return {key: found[key] for key in ("seen_s", "next_step_s")}
 
 
