@@ -63,7 +63,7 @@ class StagedSource final : public StateSource {
   StagedSource& operator=(const StagedSource&) = delete;
   ~StagedSource() override;
 
-  // Copies as far as the pool has room. For one thread, before the writer reads.
+  // Copies as far as the pool has room. For the thread that writes, before it reads.
   void CopyAhead();
   // Whether LetUpdate has anything to do. Thread-safe.
   bool HoldsUpdate();

@@ -43,9 +43,7 @@ absl::StatusOr<bool> OnAnyRank(comm::Group& group, bool mine, const char* name) 
 }
 
 BackgroundSave::BackgroundSave(Job& job)
-    : job_(job),
-      worker_({.name = "dtrain-save", .queue_capacity = 1, .low_priority = true}),
-      copier_({.name = "dtrain-stage", .queue_capacity = 1, .low_priority = false}) {}
+    : job_(job), worker_({.name = "dtrain-save", .queue_capacity = 1, .low_priority = true}) {}
 
 uint32_t BackgroundSave::Vote() {
   const std::lock_guard lock(mutex_);
@@ -121,12 +119,8 @@ void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnaps
   source_ = std::make_shared<checkpoint::StagedSource>(
       std::move(snapshot.source), *pool_,
       static_cast<uint64_t>(job_.config().checkpoint_write_rate()));
-  const auto write = [this, step, &writer, source = source_, keep = std::move(snapshot.keep)] {
+  worker_.Submit([this, step, &writer, source = source_, keep = std::move(snapshot.keep)] {
     Run(step, writer, *source);
-  };
-  copier_.Submit([this, write, source = source_] {
-    const absl::Cleanup then = [&] { worker_.Submit(write); };  // Also after an exception.
-    source->CopyAhead();
   });
 }
 
@@ -144,6 +138,7 @@ void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer,
     }
     ended_.notify_all();
   };
+  source.CopyAhead();
   report = writer.Save(step, source, *exchange_);
 }
 

@@ -85,10 +85,7 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   std::mutex mutex_;
   std::condition_variable ended_;
   std::optional<checkpoint::SaveReport> report_;  // Set when the save has ended.
-  Worker worker_;                                 // Writes.
-  // Copies what the next update would have to wait for. Beside threads that compute, worker_ is not
-  // given enough of a core for that. Ends first.
-  Worker copier_;
+  Worker worker_;                                 // Ends first.
 };
 
 }  // namespace dtrain
