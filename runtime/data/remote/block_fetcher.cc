@@ -68,6 +68,9 @@ absl::Status BlockFetcher::Read(const BlockId& id, int64_t offset, absl::Span<st
     std::unique_lock lock(mutex_);
     seen_.erase(id);
     ahead_.erase(id);
+    if (InMemory(id) != memory_.end()) {
+      continue;  // Its flight landed since the look above.
+    }
     const auto [at, is_mine] = flights_.try_emplace(id, std::make_shared<Flight>());
     if (is_mine) {
       wanted_.erase(std::remove(wanted_.begin(), wanted_.end(), id), wanted_.end());

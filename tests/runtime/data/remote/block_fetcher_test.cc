@@ -114,6 +114,29 @@ TEST_F(BlockFetcherTest, ReadersThatWantABlockAtOnceShareOneRequest) {
   EXPECT_EQ(server_.requests(3), 1);
 }
 
+TEST_F(BlockFetcherTest, ReadersThatMeetAtEveryBlockShareItsRequest) {
+  constexpr int64_t kBlocks = 2000;
+  for (const bool with_folder : {false, true}) {
+    const auto fetcher = Make(with_folder, {.memory_bytes_max = 2 * kBlocks * kBytes});
+    const int64_t first = with_folder ? kBlocks : 0;
+    const int64_t end = first + (with_folder ? kBlocks / 10 : kBlocks);
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 4; ++i) {
+      readers.emplace_back([&] {
+        for (int64_t number = first; number < end; ++number) {
+          EXPECT_TRUE(ReadOne(*fetcher, number).ok());
+        }
+      });
+    }
+    for (std::thread& reader : readers) {
+      reader.join();
+    }
+    for (int64_t number = first; number < end; ++number) {
+      EXPECT_EQ(server_.requests(number), 1) << "block " << number;
+    }
+  }
+}
+
 TEST_F(BlockFetcherTest, BlocksAheadAreReadDuringAnOutage) {
   const auto fetcher = Make(true);
   for (int64_t number = 0; number < 10; ++number) {
