@@ -1,5 +1,6 @@
 #include "launcher/nodes/coordinator.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -136,7 +137,21 @@ void Coordinator::TakeLosses(int64_t now, absl::Duration passed) {
     heard.swap(heard_);
     gone.swap(gone_);
   }
+  if (std::any_of(gone.begin(), gone.end(),
+                  [this](const std::string& name) { return state_.IsOwnAgent(name); })) {
+    AwaitOwnEnd();
+  }
   state_.TakeLosses(heard, gone, now, passed);
+}
+
+// An agent's connection may end before the pipe does by which this process learns that the agent is
+// dead. An order to end the job, sent between the two, would keep the other nodes from waiting for
+// the next coordinator.
+void Coordinator::AwaitOwnEnd() const {
+  for (const Deadline deadline = Deadline::After(options_.own_end);
+       !stop_ && !deadline.Expired();) {
+    Clock::Real().Sleep(absl::Milliseconds(5));
+  }
 }
 
 absl::Status Coordinator::Publish() {

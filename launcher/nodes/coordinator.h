@@ -32,6 +32,8 @@ struct CoordinatorOptions {
   // An agent of which nothing is heard for so long is lost. Time in which the coordinator itself
   // did not run is not counted.
   absl::Duration silence = absl::Milliseconds(900);
+  // How long it decides nothing behind the loss of node 0's agent, with which it should end itself.
+  absl::Duration own_end = absl::Seconds(2);
   // How long its end waits for the agents to have read the last order and to be gone.
   absl::Duration farewell = absl::Seconds(2);
   Clock& clock = Clock::Real();  // For its term.
@@ -52,6 +54,7 @@ class Coordinator {
   void GiveUp(const absl::Status& why);
   absl::Status ReadMessage(int64_t& next);
   void TakeLosses(int64_t now, absl::Duration passed);
+  void AwaitOwnEnd() const;
   absl::Status Publish();
   absl::Status Send(const LobbyOrder& order) { return SendBy(*store_, order); }
   absl::Status SendBy(comm::StoreClient& store, const LobbyOrder& order);

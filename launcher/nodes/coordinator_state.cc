@@ -101,6 +101,12 @@ void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
   }
 }
 
+bool CoordinatorState::IsOwnAgent(const std::string& name) const {
+  return std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+    return entry.second.name == name && nodes_.at(entry.first).number == 0;
+  });
+}
+
 LobbyOrder CoordinatorState::OrderOf(const ElasticAction& action) const {
   constexpr LobbyOrder::Kind kKinds[] = {LobbyOrder::Kind::kStart, LobbyOrder::Kind::kStop,
                                          LobbyOrder::Kind::kPark, LobbyOrder::Kind::kDismiss,

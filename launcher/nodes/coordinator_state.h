@@ -27,6 +27,8 @@ class CoordinatorState {
   // did not run.
   void TakeLosses(const std::set<std::string>& heard, const std::vector<std::string>& gone,
                   int64_t now_nanos, absl::Duration passed);
+  // Whether `name` is an agent of node 0, whose coordinator this is.
+  bool IsOwnAgent(const std::string& name) const;
   void Tick(int64_t now_nanos) { job_.Tick(now_nanos); }
   // Gives each order once, in order.
   std::vector<LobbyOrder> TakeOrders();

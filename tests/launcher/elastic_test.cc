@@ -189,7 +189,8 @@ TEST_F(ElasticTest, TheOthersWaitForALostNodeZeroAndGoOnWithItsSuccessor) {
   LaunchedJob second(Elastic(1, script));
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0"));
   first.Signal(SIGKILL);
-  ASSERT_TRUE(second.AwaitText("stderr", "node 0, which has the job's coordinator, is lost"));
+  ASSERT_TRUE(second.AwaitText("stderr", "node 0, which has the job's coordinator, is lost"))
+      << second.Err();
   EXPECT_THAT(second.Err(), Not(HasSubstr("exit code")));
   LaunchedJob successor(Elastic(0, "echo attempt $DTRAIN_ATTEMPT of $WORLD_SIZE"));
   // The agent that is left tells the new coordinator of attempt 0, whose number is not used again.

@@ -78,6 +78,19 @@ TEST_F(LobbyTest, AClosedConnectionEndsTheAttemptWithinASecond) {
   EXPECT_EQ(stop->text, "node 1 (host h) is lost: the connection of its agent has ended");
 }
 
+TEST_F(LobbyTest, ACoordinatorWhoseOwnAgentIsGoneDecidesNothingBeforeItsOwnEnd) {
+  auto first = Join(0);
+  const auto second = Join(1);
+  Next(*second);
+  first.reset();
+  const auto order = second->Next(absl::Milliseconds(500));
+  EXPECT_TRUE(order.ok() && !order->has_value()) << order.status();
+  EXPECT_EQ(second->TakeStop(0), std::nullopt);
+  coordinator_.reset();  // As a process that its agent's death ends.
+  EXPECT_EQ(second->Next(kLong).status().message(),
+            "node 0, which has the job's coordinator, is lost");
+}
+
 TEST_F(LobbyTest, DrainsAreAnsweredByNameAndThenCarriedOut) {
   const auto first = Join(0);
   const auto second = Join(1);
