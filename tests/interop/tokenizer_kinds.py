@@ -22,6 +22,11 @@ TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER
 DEEPSEEK = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
             r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Classes of characters within brackets and outside, and others that are no members of one.
+CLASSES = (r"\w", r"[^\W\d_]+|\p{Han}", r"\b.", r"\w+|[^\w\s]+", r"\d+", r"[\w]+", r"\W+", r"[\W]+", r"[\D]+",
+           r"[\P{L}]+", r"\B.", r"\P{Han}+", r"\p{Lm}+", r"\p{Latin}", r"\p{Cyrillic}", r"\p{Arabic}", r"\p{Greek}",
+           r"\p{Hebrew}", r"\p{Hangul}", r"\p{Hiragana}", r"\p{Katakana}", r"\p{Thai}", r"\p{Devanagari}", r"\p{M}",
+           r"\p{P}+", r"\p{S}")
 # tiktoken's own.
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
           r"|\s+(?!\S)|\s")
@@ -39,8 +44,8 @@ def split(pattern, behavior="isolated", invert=False):
     return pre_tokenizers.Split(Regex(pattern), behavior, invert=invert)
 
 
-def cuts(*parts):
-    return pre_tokenizers.Sequence([*parts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def cuts(*parts, prefix=False):
+    return pre_tokenizers.Sequence([*parts, pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)])
 
 
 def learn(text, pre_tokenizer, size, model=None, normalizer=None, decoder=None, special=(), **options):
@@ -275,11 +280,16 @@ def hard_texts(count, seed):
     return texts
 
 
-def all_characters():
-    """Every assigned code point, one text for each block, and marks that are new in Unicode 16 behind another one."""
+def in_blocks(make):
+    """A text for each block of assigned code points: `make(character)` for each of them."""
     blocks = [*range(0, 0x32000, 256), *range(0xe0000, 0xe0200, 256), 0x10ff00]
-    texts = ["".join(f"a{chr(point)} " for point in range(first, first + 256) if not 0xd800 <= point < 0xe000)
-             for first in blocks]
+    return ["".join(make(chr(point)) for point in range(first, first + 256) if not 0xd800 <= point < 0xe000)
+            for first in blocks]
+
+
+def all_characters():
+    """Every assigned code point, and marks that are new in Unicode 16 behind another one."""
+    texts = in_blocks(lambda one: f"a{one} ")
     texts += ["".join(f"e\u0301{chr(point)} {chr(point)}e\u0301" for point in points)
               for points in (range(0x1ac0, 0x1af0), range(0x11380, 0x11400))]
     return [text.encode() for text in texts]

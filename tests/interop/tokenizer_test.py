@@ -129,6 +129,31 @@ class Tokenizers(unittest.TestCase):
                 tokenizer.save(path)
                 self.compare(name, path, tokenizer)
 
+    def test_a_token_that_is_a_word_stands_beside_no_character_of_words(self):
+        tokenizer = tokenizer_kinds.makers(self.corpus)["gpt2 with added tokens"]()
+        path = f"{self.folder.name}/words.json"
+        tokenizer.save(path)
+        texts = tokenizer_kinds.in_blocks(lambda one: f"{one}the. the{one} ")
+        wanted = [one.ids for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        for text, (ids, _), want in zip(texts, encoded(path, [text.encode() for text in texts], False), wanted):
+            self.expect_equal(ids, want, repr(text))
+
+    def test_classes_of_characters_are_those_of_tokenizers(self):
+        """Each cut shows, because a piece gets a space before it."""
+        tokenizer = tokenizer_kinds.makers(self.corpus)["gpt2"]()
+        path = f"{self.folder.name}/cuts.json"
+        # No file has a zero byte, which the library takes for the end of a pattern's text.
+        texts = tokenizer_kinds.in_blocks(lambda one: "" if one == "\0" else f"a{one}the. {one}1{one} ")
+        for pattern in (None, *tokenizer_kinds.CLASSES[:None if LONG else 2]):
+            with self.subTest(pattern):
+                cut = tokenizer_kinds.split(pattern) if pattern else tokenizers.pre_tokenizers.Whitespace()
+                tokenizer.pre_tokenizer = tokenizer_kinds.cuts(cut, prefix=True)
+                tokenizer.save(path)
+                wanted = [one.ids for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+                rows = encoded(path, [text.encode() for text in texts], template=False)
+                for text, (ids, _), want in zip(texts, rows, wanted):
+                    self.expect_equal(ids, want, f"{pattern}: {text!r}")
+
     if LONG:
         def test_tokens_of_100_megabytes_are_those_of_tokenizers(self):
             documents = documents_of_files()

@@ -1,12 +1,11 @@
 #include "runtime/plan/tokenizer/added_tokens.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 
 #include "base/status.h"
 #include "runtime/plan/tokenizer/json_fields.h"
 #include "runtime/plan/tokenizer/unicode/char_classes.h"
+#include "runtime/plan/tokenizer/unicode/regex_classes.h"
 #include "runtime/plan/tokenizer/unicode/utf8_text.h"
 
 namespace dtrain::plan {
@@ -16,18 +15,8 @@ uint64_t EdgeOf(uint32_t node, char byte) {
   return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
 }
 
-// \w of Rust's regex: alphabetic characters, marks, decimal digits, connectors and joiners.
-bool IsWordCharacter(uint32_t c) {
-  const uint8_t bits = CharClasses::Get().Of(c);
-  if ((bits & (kLetter | kUpper | kLower)) != 0) {
-    return true;
-  }
-  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  const bool is_enclosed = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
-                           (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_PC || c == 0x200c || c == 0x200d || is_enclosed;
-}
+// \w of Rust's regex.
+bool IsOfWord(uint32_t c) { return IsWordCharacter(c) || c == 0x200c || c == 0x200d; }
 
 // The place of the last character before `end`. REQUIRES: end > 0.
 size_t CharacterBefore(absl::string_view text, size_t end) {
@@ -42,11 +31,11 @@ bool IsWordBefore(absl::string_view text, size_t end) {
     return false;
   }
   size_t at = CharacterBefore(text, end);
-  return IsWordCharacter(NextCodePoint(text, &at));
+  return IsOfWord(NextCodePoint(text, &at));
 }
 
 bool IsWordAfter(absl::string_view text, size_t begin) {
-  return begin < text.size() && IsWordCharacter(NextCodePoint(text, &begin));
+  return begin < text.size() && IsOfWord(NextCodePoint(text, &begin));
 }
 
 size_t SpacesBegin(absl::string_view text, size_t end) {

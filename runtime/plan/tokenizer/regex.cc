@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "runtime/plan/tokenizer/unicode/char_classes.h"
+#include "runtime/plan/tokenizer/unicode/regex_classes.h"
 
 namespace dtrain::plan {
 namespace {
@@ -104,6 +104,21 @@ class Translation {
       at_ += 2;
       return absl::OkStatus();
     }
+    if (c == 'd' || c == 'D') {
+      Append(PropertyClass("Nd", in_class_ && c == 'D'), c == 'D');
+      at_ += 2;
+      return absl::OkStatus();
+    }
+    if (c == 'w' || c == 'W') {
+      Append(in_class_ ? WordClass(c == 'W') : BareWords(), c == 'W');
+      at_ += 2;
+      return absl::OkStatus();
+    }
+    if (!in_class_ && (c == 'b' || c == 'B')) {
+      Boundary(c == 'B');
+      at_ += 2;
+      return absl::OkStatus();
+    }
     if (c == 'u' && at_ + 6 <= pattern_.size()) {
       for (size_t i = at_ + 2; i < at_ + 6; ++i) {
         if (!absl::ascii_isxdigit(static_cast<unsigned char>(pattern_[i]))) {
@@ -114,7 +129,7 @@ class Translation {
       at_ += 6;
       return absl::OkStatus();
     }
-    constexpr absl::string_view kSame = "rntfavxdDwWbBzA";
+    constexpr absl::string_view kSame = "rntfavxbzA";
     if (absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
         kSame.find(c) == absl::string_view::npos) {
       return Refusal(pattern_, at_, absl::StrCat("the escape \"\\", std::string(1, c), "\""));
@@ -139,17 +154,35 @@ class Translation {
       negated = !negated;
       name.remove_prefix(1);
     }
-    const std::string added = name.size() <= 2 ? AddedToCategory(name) : "";
-    const std::string plain = absl::StrCat(negated ? "\\P{" : "\\p{", name, "}");
-    if (added.empty() || (negated && in_class_)) {
-      out_ += plain;
-    } else if (in_class_) {
-      absl::StrAppend(&out_, plain, added);
-    } else {
-      absl::StrAppend(&out_, negated ? "[^\\p{" : "[\\p{", name, "}", added, "]");
+    const std::string found = PropertyClass(name, in_class_ && negated);
+    if (found.empty()) {
+      return Refusal(pattern_, at_, absl::StrCat("the property \"", name, "\""));
     }
+    Append(found, negated);
     at_ = end + 1;
     return absl::OkStatus();
+  }
+
+  // Adds what stands between the brackets of a class; makes it a class, or all but it, where it
+  // is not in one.
+  void Append(absl::string_view members, bool negated) {
+    if (in_class_) {
+      absl::StrAppend(&out_, members);
+    } else {
+      absl::StrAppend(&out_, negated ? "[^" : "[", members, "]");
+    }
+  }
+
+  // \w outside of a class.
+  static std::string BareWords() {
+    return absl::StrCat(WordClass(/*negated=*/false), kWordsOfLatin1);
+  }
+
+  // \b, or \B.
+  void Boundary(bool negated) {
+    const std::string words = BareWords();
+    absl::StrAppend(&out_, "(?:(?<=[", words, negated ? "])(?=[" : "])(?![", words, "])|(?<![",
+                    words, negated ? "])(?![" : "])(?=[", words, "]))");
   }
 
   absl::string_view pattern_;

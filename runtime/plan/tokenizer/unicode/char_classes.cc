@@ -2,10 +2,10 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 
-#include "absl/strings/str_format.h"
 #include "runtime/plan/tokenizer/unicode/unicode_additions.h"
 
 namespace dtrain::plan {
@@ -81,12 +81,16 @@ std::vector<uint8_t> AllClasses() {
   return classes;
 }
 
-// The two letters of a category by utf8proc's number.
-constexpr absl::string_view kNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
-                                        "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
-                                        "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
-
 }  // namespace
+
+int CategoryOf(uint32_t code_point) {
+  const AddedRange* const range =
+      std::lower_bound(std::begin(kAddedRanges), std::end(kAddedRanges), code_point,
+                       [](const AddedRange& one, uint32_t c) { return one.last < c; });
+  return range != std::end(kAddedRanges) && range->first <= code_point
+             ? static_cast<int>(range->category)
+             : static_cast<int>(utf8proc_category(static_cast<utf8proc_int32_t>(code_point)));
+}
 
 CharClasses::CharClasses() {
   const std::vector<uint8_t> classes = AllClasses();
@@ -105,16 +109,6 @@ CharClasses::CharClasses() {
 const CharClasses& CharClasses::Get() {
   static const CharClasses* const kClasses = new CharClasses();
   return *kClasses;
-}
-
-std::string AddedToCategory(absl::string_view name) {
-  std::string ranges;
-  for (const AddedRange& range : kAddedRanges) {
-    if (kNames[range.category].substr(0, name.size()) == name) {
-      absl::StrAppendFormat(&ranges, "\\x{%x}-\\x{%x}", range.first, range.last);
-    }
-  }
-  return ranges;
 }
 
 }  // namespace dtrain::plan

@@ -4,10 +4,7 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
-
-#include "absl/strings/string_view.h"
 
 namespace dtrain::plan {
 
@@ -39,8 +36,7 @@ class CharClasses {
   std::vector<uint8_t> blocks_;
 };
 
-// A class of a regular expression must have this beside \p{NAME} of PCRE2, as in "\x{1c89}-...";
-// `name` is a category such as "L" or "Lu". Empty: nothing.
-std::string AddedToCategory(absl::string_view name);
+// The general category by Unicode 16.0, a utf8proc_category_t. REQUIRES: code_point < 0x110000.
+int CategoryOf(uint32_t code_point);
 
 }  // namespace dtrain::plan

@@ -9,8 +9,8 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(RegexTest, WhatPcre2ReadsDifferentlyIsTranslated) {
-  EXPECT_EQ(*TranslateRegex(R"(\s\S[^\s\d]\u00e9\r)"),
-            R"(\p{White_Space}\P{White_Space}[^\p{White_Space}\d]\x{00e9}\r)");
+  EXPECT_EQ(*TranslateRegex(R"(\s\S[^\s\b]\u00e9\r)"),
+            R"(\p{White_Space}\P{White_Space}[^\p{White_Space}\b]\x{00e9}\r)");
   EXPECT_EQ(*TranslateRegex("^a$"), "(?m:^)a(?m:$)");
   EXPECT_EQ(*TranslateRegex("[]^$(?i:]"), "[]^$(?i:]");
   // U+1C89 is a letter since Unicode 16.
@@ -20,6 +20,7 @@ TEST(RegexTest, WhatPcre2ReadsDifferentlyIsTranslated) {
 TEST(RegexTest, WhatMeansSomethingElseIsRefusedByName) {
   for (const auto& [pattern, what] :
        {std::pair("[a&&b]", "&&"), std::pair("[a[b]]", "class within a class"),
+        std::pair("\\p{Emoji}", "property \"Emoji\""), std::pair("[\\P{Han}]", "property \"Han\""),
         std::pair("a{1,3}+", "possessive interval"), std::pair("\\h", "\\h"),
         std::pair("(?<name>a)", "(?<n"), std::pair("a*", "empty text"),
         std::pair("a\\", "backslash")}) {
@@ -30,6 +31,35 @@ TEST(RegexTest, WhatMeansSomethingElseIsRefusedByName) {
   EXPECT_THAT(Regex::Compile("(a").status().message(), HasSubstr("is wrong"));
   EXPECT_EQ(Regex::Compile(std::string(70000, 'a')).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+std::string Matches(const std::string& pattern, const std::string& text) {
+  const absl::StatusOr<Regex> regex = Regex::Compile(pattern);
+  if (!regex.ok()) {
+    return regex.status().ToString();
+  }
+  std::string found;
+  const absl::Status status = regex->ForEachMatch(
+      text, [&](size_t begin, size_t end) { found += text.substr(begin, end - begin) + "|"; });
+  return status.ok() ? found : status.ToString();
+}
+
+// The values are those of Oniguruma, as tests/interop/tokenizer_test.py compares for all
+// characters.
+TEST(RegexTest, ClassesHaveTheMembersOfUnicode16) {
+  const std::string digit = "\U000116E1";  // Of Unicode 16.
+  const std::string text = "a\u0301" + digit + "-\u00b2 \u24b6.";
+  EXPECT_EQ(Matches("\\w+", text), "a\u0301" + digit + "|\u00b2|\u24b6|");
+  EXPECT_EQ(Matches("[\\w]+", text), "a\u0301" + digit + "|\u24b6|");
+  EXPECT_EQ(Matches("\\W+", text), "-| |.|");
+  EXPECT_EQ(Matches("[\\W]+", text), "-\u00b2 |.|");
+  EXPECT_EQ(Matches("\\d", text), digit + "|");
+  EXPECT_EQ(Matches("[\\D]+", text), "a\u0301|-\u00b2 \u24b6.|");
+  EXPECT_EQ(Matches("[\\P{Nd}]+", text), "a\u0301|-\u00b2 \u24b6.|");
+  EXPECT_EQ(Matches("\\b.", digit + "-a"), digit + "|-|a|");
+  EXPECT_EQ(Matches("\\B.", digit + "ab-"), "a|b|");
+  // U+3001 is a comma that scripts share, U+31350 is of Unicode 15.
+  EXPECT_EQ(Matches("\\p{Han}+", "\u4e00\u3001\U00031350"), "\u4e00|\U00031350|");
 }
 
 TEST(RegexTest, WorkIsBounded) {
