@@ -2,6 +2,7 @@
 import collections
 import json
 import random
+import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -287,9 +288,18 @@ def in_blocks(make):
             for first in blocks]
 
 
+def may_combine(point):
+    """If a character is a mark, or may be one in a newer Unicode than Python's."""
+    return unicodedata.combining(chr(point)) or unicodedata.category(chr(point)) == "Cn"
+
+
 def all_characters():
-    """Every assigned code point, and marks that are new in Unicode 16 behind another one."""
+    """Every assigned code point; and marks before and behind one that stands first in the order of marks, and one that
+    stands behind most."""
     texts = in_blocks(lambda one: f"a{one} ")
-    texts += ["".join(f"e\u0301{chr(point)} {chr(point)}e\u0301" for point in points)
-              for points in (range(0x1ac0, 0x1af0), range(0x11380, 0x11400))]
+    for first in range(0x300, 0x1f000, 256):
+        points = range(first, first + 256)
+        if any(unicodedata.combining(chr(point)) for point in points):
+            marks = map(chr, filter(may_combine, points))
+            texts.append("".join(f"e{one}\u0334e\u0301{one}e\u0345{one} " for one in marks))
     return [text.encode() for text in texts]

@@ -1,5 +1,5 @@
 // Unicode's normal forms by utf8proc, as `tokenizers` makes them: characters that are newer than
-// Unicode 11 stay as they are. Thread-safe.
+// Unicode 10 stay as they are. Thread-safe.
 #pragma once
 
 #include <string>
