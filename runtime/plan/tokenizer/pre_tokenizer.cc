@@ -165,6 +165,14 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
     DT_RETURN_IF_ERROR(OnlyFields(json, where, {}));
     stage.kind = Kind::kWords;
     stage.isolates_punctuation = type == "BertPreTokenizer";
+  } else if (type == "Whitespace") {
+    DT_RETURN_IF_ERROR(OnlyFields(json, where, {}));
+    stage.kind = Kind::kRegex;
+    // Rust's \w has the joiners too.
+    DT_ASSIGN_OR_RETURN(stage.regex,
+                        Regex::Compile(R"([\w\u200c\u200d]+|[^\w\u200c\u200d\s]+)"));
+    stage.behavior = Behavior::kRemoved;
+    stage.invert = true;
   } else if (type == "Punctuation") {
     DT_RETURN_IF_ERROR(OnlyFields(json, where, {"behavior"}));
     stage.char_class = kPunctuation;
@@ -172,7 +180,7 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
   } else {
     return absl::UnimplementedError(absl::StrFormat(
         "%s: the pre-tokenizer \"%s\" is not supported; supported are ByteLevel, Split, Metaspace, "
-        "Digits, Punctuation, WhitespaceSplit, BertPreTokenizer and Sequence",
+        "Digits, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer and Sequence",
         where, type.substr(0, 100)));
   }
   stages_.push_back(std::move(stage));
@@ -285,7 +293,7 @@ absl::Status PreTokenizer::RunSpaceMark(size_t index, absl::string_view text, bo
   return Run(index + 1, text.substr(begin), is_start && begin == 0, sink);
 }
 
-// What stands between spaces.
+// Gives the words between spaces.
 absl::Status PreTokenizer::RunWords(size_t index, absl::string_view text, bool is_start,
                                     Sink sink) const {
   const CharClasses& classes = CharClasses::Get();
