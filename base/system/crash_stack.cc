@@ -16,6 +16,13 @@ namespace {
 constexpr int kFramesMax = 64;
 constexpr size_t kHandlerStackBytes = size_t{64} << 10;
 
+// Sanitizers have handlers of their own, which say more.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kHasSanitizer = true;
+#else
+constexpr bool kHasSanitizer = false;
+#endif
+
 std::atomic<void (*)(int)> after_stack{nullptr};
 
 void WriteText(const char* text) {
@@ -60,7 +67,9 @@ void LoadUnwinder() {
 }  // namespace
 
 void WriteStackAtCrash() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (kHasSanitizer) {
+    return;
+  }
   LoadUnwinder();
   static std::array<std::byte, kHandlerStackBytes> memory;  // For a stack that has overflowed.
   stack_t stack{};
@@ -73,7 +82,6 @@ void WriteStackAtCrash() {
   for (const int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGILL}) {
     sigaction(signal, &action, nullptr);
   }
-#endif
 }
 
 void WriteStackAtSignal(int signal, void (*then)(int signal)) {
