@@ -103,6 +103,11 @@ absl::StatusOr<bool> MendSegments(Storage& storage, const StepId& from, int part
   return any;
 }
 
+uint64_t WholeBytes(FileCopy copy, const SegmentFile& which) {
+  const auto reader = SegmentReader::OpenCopy(std::move(copy), which);
+  return reader.ok() ? (*reader)->EndOf(ReachOf(reader, which.id.step).step) : 0;
+}
+
 void KeepSegments(Storage& storage, const std::vector<StepId>& segments, int part, int parts) {
   for (const SegmentFile& file : FilesOf(storage, segments, part, parts)) {
     const std::string path = SegmentPath(file.id, file.rank, file.world_size);

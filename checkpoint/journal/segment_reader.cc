@@ -4,8 +4,11 @@
 #include <array>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -61,6 +64,23 @@ absl::StatusOr<SegmentReader::Text> ParseText(const std::string& text, uint64_t 
 
 }  // namespace
 
+std::optional<SegmentFile> SegmentFile::FromPath(const std::string& path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '/');
+  const auto id = parts.size() == 3 ? StepId::FromDirectoryName(parts[1]) : std::nullopt;
+  absl::string_view name = parts.back();
+  if (!id.has_value() || !absl::ConsumePrefix(&name, "rank-") ||
+      !absl::ConsumeSuffix(&name, ".journal")) {
+    return std::nullopt;
+  }
+  const std::pair<absl::string_view, absl::string_view> numbers =
+      absl::StrSplit(name, absl::MaxSplits("-of-", 1));
+  SegmentFile file{.id = *id};
+  const bool is_named = absl::SimpleAtoi(numbers.first, &file.rank) &&
+                        absl::SimpleAtoi(numbers.second, &file.world_size) &&
+                        SegmentPath(file.id, file.rank, file.world_size) == path;
+  return is_named ? std::optional(file) : std::nullopt;
+}
+
 absl::StatusOr<std::unique_ptr<SegmentReader>> SegmentReader::Open(Storage& storage,
                                                                    const SegmentFile& which) {
   const std::string path = SegmentPath(which.id, which.rank, which.world_size);
@@ -83,12 +103,13 @@ absl::StatusOr<std::unique_ptr<SegmentReader>> SegmentReader::OpenCopy(FileCopy 
         copy.display_name, header->rank, header->world_size, header->id.ToString()));
   }
   std::unique_ptr<SegmentReader> reader(
-      new SegmentReader(std::move(copy.file), std::move(copy.display_name), *std::move(header)));
-  reader->FindRecords(end);
+      new SegmentReader(std::move(copy), *std::move(header), end));
+  reader->FindRecords();
   return reader;
 }
 
-void SegmentReader::FindRecords(uint64_t offset) {
+void SegmentReader::FindRecords() {
+  uint64_t offset = header_end_;
   for (int64_t step = header_.id.step + 1; offset < file_->bytes(); ++step) {
     const absl::StatusOr<Record> record = RecordAt(step, offset);
     if (!record.ok()) {

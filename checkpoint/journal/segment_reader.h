@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ struct SegmentFile {
   StepId id;
   int rank = 0;
   int world_size = 1;
+
+  // The file that SegmentPath names so; no value: the path is none of these.
+  static std::optional<SegmentFile> FromPath(const std::string& path);
 };
 
 class SegmentReader {
@@ -46,6 +50,11 @@ class SegmentReader {
   bool has_after(int64_t step) const { return RecordOf(step).head.has_after; }
   // Makes all records durable: a writer that was killed may have left the last ones unsynced.
   absl::Status MakeDurable() const { return file_->MakeDurable(); }
+  // Where in the file the record of `step` ends; the header's end for the base.
+  uint64_t EndOf(int64_t step) const {
+    return step == header_.id.step ? header_end_
+                                   : RecordOf(step).offset + RecordOf(step).head.bytes();
+  }
   // Reads every byte of the step's record. InvalidArgument names file and place of what differs.
   absl::Status Verify(int64_t step) const;
 
@@ -68,9 +77,12 @@ class SegmentReader {
     RecordHead head;
     uint64_t offset = 0;  // Where its head begins in the file.
   };
-  SegmentReader(std::unique_ptr<ReadableFile> file, std::string name, SegmentHeader header)
-      : file_(std::move(file)), name_(std::move(name)), header_(std::move(header)) {}
-  void FindRecords(uint64_t offset);
+  SegmentReader(FileCopy copy, SegmentHeader header, uint64_t header_end)
+      : file_(std::move(copy.file)),
+        name_(std::move(copy.display_name)),
+        header_(std::move(header)),
+        header_end_(header_end) {}
+  void FindRecords();
   // InvalidArgument: no record of `step` is whole at `offset`.
   absl::StatusOr<Record> RecordAt(int64_t step, uint64_t offset) const;
   const Record& RecordOf(int64_t step) const {
@@ -82,6 +94,7 @@ class SegmentReader {
   const std::unique_ptr<ReadableFile> file_;
   const std::string name_;  // For messages.
   const SegmentHeader header_;
+  const uint64_t header_end_;    // Where the first record begins.
   std::vector<Record> records_;  // One for each step after the base, in order.
   absl::Status end_;
 };

@@ -34,6 +34,13 @@ Json TextOf(const JournalStep& step) {
   return text;
 }
 
+// Spaces behind the text with which a gradient that follows `bytes` bytes begins where it need not
+// be copied. Small ones are copied.
+size_t SpacesBefore(uint64_t bytes, absl::Span<const std::byte> gradient) {
+  return gradient.size() < kBlockBytes ? 0
+                                       : (kHeldAlignment - bytes % kHeldAlignment) % kHeldAlignment;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(Storage& storage,
@@ -53,27 +60,29 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(Storage& st
 }
 
 absl::Status SegmentWriter::Append(const JournalStep& step) {
-  const std::string text = DumpJson(TextOf(step));
-  if (text.size() > kRecordTextBytesMax) {
+  std::string text = DumpJson(TextOf(step));
+  if (text.size() > kRecordTextBytesMax - kHeldAlignment) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("the states that the program tracks take %d bytes as JSON; a journal's "
                         "record has room for %d",
-                        text.size(), kRecordTextBytesMax));
+                        text.size(), kRecordTextBytesMax - kHeldAlignment));
   }
   const std::vector<uint32_t> blocks = BlockChecksums(step.gradient);
   RecordHead head{.step = step.step,
                   .text_bytes = text.size(),
                   .gradient_bytes = step.gradient.size(),
-                  .text_crc = Crc32c(text.data(), text.size()),
                   .blocks_crc = Crc32c(blocks.data(), blocks.size() * sizeof(uint32_t)),
                   .has_after = step.after != nullptr};
-  std::string front;  // All but the gradient: small, unless the program tracks tensors.
   if (step.after != nullptr) {
     for (const JournalBlob& blob : step.after->blobs) {
       head.blob_bytes += blob.bytes.size();
       head.blob_crc = Crc32c(blob.bytes.data(), blob.bytes.size(), head.blob_crc);
     }
   }
+  text.append(SpacesBefore(bytes_ + head.bytes() - head.gradient_bytes, step.gradient), ' ');
+  head.text_bytes = text.size();
+  head.text_crc = Crc32c(text.data(), text.size());
+  std::string front;  // All but the gradient: small, unless the program tracks tensors.
   const auto add = [&front](const void* data, size_t bytes) {
     front.append(static_cast<const char*>(data), bytes);
   };
@@ -86,7 +95,7 @@ absl::Status SegmentWriter::Append(const JournalStep& step) {
     add(step.after->blobs[i].bytes.data(), step.after->blobs[i].bytes.size());
   }
   DT_RETURN_IF_ERROR(file_->Append(Bytes(front)));
-  DT_RETURN_IF_ERROR(file_->Append(step.gradient));
+  DT_RETURN_IF_ERROR(file_->AppendHeld(step.gradient));
   DT_RETURN_IF_ERROR(file_->Sync());
   bytes_ += head.bytes();
   return absl::OkStatus();

@@ -13,11 +13,16 @@ namespace dtrain::checkpoint {
 
 absl::Status CheckBlock(const FileChecksum& expected, uint64_t block,
                         absl::Span<const std::byte> bytes, const std::string& display_name) {
-  const uint32_t crc = Crc32c(bytes.data(), bytes.size());
+  return CheckBlockCrc(expected, block, bytes.size(), Crc32c(bytes.data(), bytes.size()),
+                       display_name);
+}
+
+absl::Status CheckBlockCrc(const FileChecksum& expected, uint64_t block, uint64_t bytes,
+                           uint32_t crc, const std::string& display_name) {
   if (crc != expected.crc32c[block]) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s is damaged: bytes %d to %d have CRC-32C %08x, the manifest says %08x", display_name,
-        block * kBlockBytes, block * kBlockBytes + bytes.size(), crc, expected.crc32c[block]));
+        block * kBlockBytes, block * kBlockBytes + bytes, crc, expected.crc32c[block]));
   }
   return absl::OkStatus();
 }

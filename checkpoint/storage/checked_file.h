@@ -15,6 +15,9 @@ namespace dtrain::checkpoint {
 // file with these checksums.
 absl::Status CheckBlock(const FileChecksum& expected, uint64_t block,
                         absl::Span<const std::byte> bytes, const std::string& display_name);
+// The same for a block of `bytes` bytes whose CRC-32C is `crc`.
+absl::Status CheckBlockCrc(const FileChecksum& expected, uint64_t block, uint64_t bytes,
+                           uint32_t crc, const std::string& display_name);
 
 class CheckedFile final : public ReadableFile {
  public:

@@ -10,12 +10,13 @@
 #include <utility>
 
 #include "base/status.h"
+#include "checkpoint/storage/storage.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
 // Offsets, lengths and memory are aligned to it: no disk asks for more, and many for less.
-constexpr size_t kDirectAlignment = 4096;
+constexpr size_t kDirectAlignment = kHeldAlignment;
 // Writes of a file that the system may interrupt.
 constexpr int kRetriesMax = 1000;
 
@@ -49,6 +50,36 @@ absl::Status DirectFile::Append(absl::Span<const std::byte> data) {
   return status_;
 }
 
+absl::Status DirectFile::AppendHeld(absl::Span<const std::byte> data) {
+  const bool is_aligned = bytes_ % kDirectAlignment == 0 &&
+                          reinterpret_cast<uintptr_t>(data.data()) % kDirectAlignment == 0;
+  if (!is_direct_ || !is_aligned || data.size() < kDirectAlignment) {
+    return Append(data);
+  }
+  if (current_ != kWriteSlots) {
+    Write(std::exchange(current_, kWriteSlots), filled_);  // Whole units, as the file's end is one.
+  }
+  // Writes that move the file's end wait for each other and use a core meanwhile. What a crash
+  // leaves in their place is zeros, as of writes that end in another order.
+  if (const uint64_t end = bytes_ + data.size();
+      end > size_ &&
+      fallocate(fd_, 0, static_cast<off_t>(size_), static_cast<off_t>(end - size_)) == 0) {
+    size_ = end;
+  }
+  while (status_.ok() && data.size() >= kDirectAlignment) {
+    const size_t slot = FreeSlot();
+    if (slot == kWriteSlots) {
+      break;
+    }
+    const size_t n = std::min(data.size() / kDirectAlignment * kDirectAlignment, kWriteBlockBytes);
+    slots_[slot].from = data.data();
+    Write(slot, n);
+    data.remove_prefix(n);
+    bytes_ += n;
+  }
+  return Append(data);
+}
+
 absl::Status DirectFile::Sync() {
   if (status_.ok() && current_ != kWriteSlots) {
     WriteTail();
@@ -64,20 +95,32 @@ absl::Status DirectFile::Sync() {
   return status_;
 }
 
-void DirectFile::TakeSlot() {
+size_t DirectFile::FreeSlot() {
   const auto is_free = [](const Slot& slot) { return !slot.is_busy; };
-  auto found = std::find_if(slots_.begin(), slots_.end(), is_free);
-  if (found == slots_.end()) {
+  while (status_.ok()) {
+    const auto found = std::find_if(slots_.begin(), slots_.end(), is_free);
+    if (found != slots_.end()) {
+      found->offset = bytes_;
+      return static_cast<size_t>(found - slots_.begin());
+    }
     WaitForOne();  // A short write goes on in its slot, so that none may be free yet.
+  }
+  return kWriteSlots;
+}
+
+void DirectFile::TakeSlot() {
+  const size_t found = FreeSlot();
+  if (found == kWriteSlots) {
     return;
   }
-  if (found->block == nullptr) {
-    found->block.reset(static_cast<std::byte*>(
+  Slot& slot = slots_[found];
+  if (slot.block == nullptr) {
+    slot.block.reset(static_cast<std::byte*>(
         ::operator new (kWriteBlockBytes, std::align_val_t{kDirectAlignment})));
   }
-  found->offset = bytes_;
+  slot.from = slot.block.get();
   filled_ = 0;
-  current_ = static_cast<size_t>(found - slots_.begin());
+  current_ = found;
 }
 
 void DirectFile::Write(size_t slot, size_t bytes) {
@@ -90,7 +133,7 @@ void DirectFile::StartRest(size_t slot) {
   Slot& at = slots_[slot];
   const absl::Status started =
       queue_->Start(slot, fd_, at.offset + at.written,
-                    absl::MakeConstSpan(at.block.get() + at.written, at.bytes - at.written));
+                    absl::MakeConstSpan(at.from + at.written, at.bytes - at.written));
   if (!started.ok()) {
     Fail(started);
     return;
@@ -115,8 +158,8 @@ void DirectFile::WaitForOne() {
     if (slot.written % kDirectAlignment != 0) {
       SetDirect(false);  // The rest no longer begins where O_DIRECT could.
     }
-  } else if (ended->result == -EINVAL && slot.is_direct) {
-    SetDirect(false);
+  } else if ((ended->result == -EINVAL || ended->result == -EFAULT) && slot.is_direct) {
+    SetDirect(false);  // The disk, or memory that a driver has mapped, is not for O_DIRECT.
   } else if ((ended->result == -EINTR || ended->result == -EAGAIN) && retries_left_ > 0) {
     --retries_left_;
   } else {

@@ -1,10 +1,10 @@
 // Writes one large file with O_DIRECT, several blocks at once, while its owner computes the next.
 //
 // Bytes are copied into aligned blocks of 4 MiB, at most kWriteSlots of them, which a WriteQueue
-// writes. The part of the last block that O_DIRECT cannot take goes through the page cache. Where
-// the file system refuses O_DIRECT, when it is asked for or at a write, all blocks do. An error is
-// returned by the call in whose course it is seen, and by all later ones, and nothing is synced
-// after it. Used by one thread at a time.
+// writes; memory that stays is written from where it is. The part of the last block that O_DIRECT
+// cannot take goes through the page cache. Where the file system refuses O_DIRECT, when it is asked
+// for or at a write, all blocks do. An error is returned by the call in whose course it is seen,
+// and by all later ones, and nothing is synced after it. Used by one thread at a time.
 #pragma once
 
 #include <array>
@@ -32,6 +32,9 @@ class DirectFile {
 
   // Takes all of `data`; waits while all blocks are being written.
   absl::Status Append(absl::Span<const std::byte> data);
+  // The same of memory that stays until Sync or Close has returned. What suits O_DIRECT of it, by
+  // its place in memory and in the file, is not copied.
+  absl::Status AppendHeld(absl::Span<const std::byte> data);
   // Waits until all is written, sets the file's size to what was appended, and fsyncs. fdatasync
   // would save nothing, because size and extents of a new file are to be made durable anyway.
   absl::Status Sync();
@@ -47,16 +50,19 @@ class DirectFile {
   };
   struct Slot {
     std::unique_ptr<std::byte, FreeBlock> block;
-    uint64_t offset = 0;     // The block's place in the file.
-    size_t bytes = 0;        // To be written.
-    size_t written = 0;      // So many of them are written.
-    bool is_busy = false;    // A write is under way,
-    bool is_direct = false;  // begun with O_DIRECT.
+    const std::byte* from = nullptr;  // What is written: the block, or memory that stays.
+    uint64_t offset = 0;              // Its place in the file.
+    size_t bytes = 0;                 // To be written.
+    size_t written = 0;               // So many of them are written.
+    bool is_busy = false;             // A write is under way,
+    bool is_direct = false;           // begun with O_DIRECT.
   };
 
-  // Sets current_ to a slot without a write, for the block that begins at the file's end.
+  // A slot without a write, for what begins at the file's end; kWriteSlots: none after an error.
+  size_t FreeSlot();
+  // Sets current_ to one, with a block to fill.
   void TakeSlot();
-  // Writes the first `bytes` of the slot's block.
+  // Writes the slot's first `bytes`.
   void Write(size_t slot, size_t bytes);
   void StartRest(size_t slot);
   void WaitForOne();

@@ -30,6 +30,10 @@ class FileSystem {
   // Appends up to data.size() bytes and returns how many; the caller handles short writes. They may
   // still be on their way: an error of it comes from a later Write or from Sync.
   virtual absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) = 0;
+  // The same; the data stays until Sync or Close has returned, so that it need not be copied.
+  virtual absl::StatusOr<size_t> WriteHeld(int handle, absl::Span<const std::byte> data) {
+    return Write(handle, data);
+  }
   // Whether Write collects bytes into blocks, so that small parts cost no more than large ones.
   virtual bool Collects(int /*handle*/) { return false; }
   virtual absl::Status Sync(int handle) = 0;

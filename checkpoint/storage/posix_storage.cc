@@ -34,17 +34,10 @@ class PosixWritableFile final : public WritableFile {
   }
 
   absl::Status Append(absl::Span<const std::byte> data) override {
-    while (!data.empty()) {
-      absl::StatusOr<size_t> written = files_.Write(handle_, data);
-      if (written.ok() && *written == 0) {
-        written = absl::UnavailableError("cannot write: the system took 0 bytes");
-      }
-      if (!written.ok()) {
-        return Annotate(written.status(), display_name_);
-      }
-      data.remove_prefix(*written);
-    }
-    return absl::OkStatus();
+    return AppendBy(&FileSystem::Write, data);
+  }
+  absl::Status AppendHeld(absl::Span<const std::byte> data) override {
+    return AppendBy(&FileSystem::WriteHeld, data);
   }
 
   bool collects() const override { return files_.Collects(handle_); }
@@ -58,6 +51,21 @@ class PosixWritableFile final : public WritableFile {
   }
 
  private:
+  using Write = absl::StatusOr<size_t> (FileSystem::*)(int handle, absl::Span<const std::byte>);
+  absl::Status AppendBy(Write write, absl::Span<const std::byte> data) {
+    while (!data.empty()) {
+      absl::StatusOr<size_t> written = (files_.*write)(handle_, data);
+      if (written.ok() && *written == 0) {
+        written = absl::UnavailableError("cannot write: the system took 0 bytes");
+      }
+      if (!written.ok()) {
+        return Annotate(written.status(), display_name_);
+      }
+      data.remove_prefix(*written);
+    }
+    return absl::OkStatus();
+  }
+
   FileSystem& files_;
   int handle_;
   const std::string display_name_;
@@ -96,6 +104,7 @@ class PosixReadableFile final : public ReadableFile {
       files_.ReadAhead(handle_, offset, std::min(bytes, bytes_ - offset));
     }
   }
+  bool takes_small_reads() const override { return true; }
 
  private:
   FileSystem& files_;
@@ -133,6 +142,10 @@ class PosixStorage : public Storage {
   }
   absl::Status Replace(const std::string& path, absl::string_view content) override {
     return WriteAndMove(path, content, /*replace=*/true);
+  }
+  absl::Status MoveFile(const std::string& from, const std::string& to) override {
+    DT_RETURN_IF_ERROR(files_.Rename(from, to));
+    return files_.SyncDirectory(ParentOf(to));
   }
 
   absl::Status MakeDirectory(const std::string& path) override { return MakeDirectories({path}); }

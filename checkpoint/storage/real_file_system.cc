@@ -73,6 +73,15 @@ class RealFileSystem final : public FileSystem {
     }
   }
 
+  absl::StatusOr<size_t> WriteHeld(int handle, absl::Span<const std::byte> data) override {
+    DirectFile* const direct = FindDirect(handle);
+    if (direct == nullptr) {
+      return Write(handle, data);
+    }
+    DT_RETURN_IF_ERROR(direct->AppendHeld(data));
+    return data.size();
+  }
+
   bool Collects(int handle) override { return FindDirect(handle) != nullptr; }
 
   absl::Status Sync(int handle) override {

@@ -26,12 +26,19 @@ namespace dtrain::checkpoint {
 // The users who may read a file: its owner alone reads checkpoint state, everyone reads models.
 enum class Access { kOwner, kEveryone };  // Modes 0600 and 0644 where there are modes.
 
+// WritableFile::AppendHeld.
+inline constexpr size_t kHeldAlignment = 4096;
+
 // A new file on which nothing relies yet. Dropping it without Finish leaves an unsynced file.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   // Appends all of `data`.
   virtual absl::Status Append(absl::Span<const std::byte> data) = 0;
+  // The same for data that stays as it is until Sync or Finish has succeeded or the file is gone,
+  // so that it need not be copied. To gain by it, it begins at a multiple of kHeldAlignment, in
+  // memory and in the file.
+  virtual absl::Status AppendHeld(absl::Span<const std::byte> data) { return Append(data); }
   // Whether it collects what it is given into blocks, so that small parts cost no more than large.
   virtual bool collects() const { return false; }
   // Makes what was appended durable and leaves the file open for more. After an error the file is
@@ -57,6 +64,9 @@ class ReadableFile {
   virtual void PassCache() const {}
   // Tells the storage that the range will be read soon; what is beyond the end is left out.
   virtual void ReadAhead(uint64_t /*offset*/, uint64_t /*bytes*/) const {}
+  // Whether many small reads of a range cost hardly more than one of all of it, because this host
+  // caches it after ReadAhead. If not, each read may be a message to another host.
+  virtual bool takes_small_reads() const { return false; }
   // Makes the bytes that are there durable: their writer may have died before it did.
   virtual absl::Status MakeDurable() const { return absl::OkStatus(); }
   // The checksums of the file's bytes, computed where they lie, so that they do not travel. No
@@ -97,6 +107,11 @@ class Storage {
   virtual absl::Status Publish(const std::string& path, absl::string_view content) = 0;
   // Like Publish, but replaces an existing object. For hints only.
   virtual absl::Status Replace(const std::string& path, absl::string_view content) = 0;
+  // Makes the finished file `from` appear at `to`, in the same folder, whole and durably, and in
+  // place of what is there. Unimplemented where files have no names that can change.
+  virtual absl::Status MoveFile(const std::string& /*from*/, const std::string& /*to*/) {
+    return absl::UnimplementedError("this storage cannot give a file another name");
+  }
 
   // Creates the folder and its missing parents, durably; OK when it exists.
   virtual absl::Status MakeDirectory(const std::string& path) = 0;

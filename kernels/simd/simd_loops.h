@@ -14,6 +14,7 @@
 #include "kernels/layers/rope_simd_loops.h"
 #include "kernels/optimizer/adagrad_math.h"
 #include "kernels/optimizer/adamw_math.h"
+#include "kernels/optimizer/adamw_rounded_simd_loops.h"
 #include "kernels/optimizer/grad_norm.h"
 #include "kernels/optimizer/lamb_math.h"
 #include "kernels/optimizer/lion_math.h"
@@ -248,6 +249,7 @@ constexpr SimdTable MakeTable(SimdLevel level) {
       .adamw_f32 = AdamW<float, float>,
       .adamw_bf16 = AdamW<B, float>,
       .adamw_bf16_state = AdamW<float, B>,
+      .adamw_rounded = AdamWRounded,
       .sgd = {Sgd<float>, Sgd<B>},
       .lion = {OneStateUpdate<float, LionRule>, OneStateUpdate<B, LionRule>},
       .adagrad = {OneStateUpdate<float, AdagradRule>, OneStateUpdate<B, AdagradRule>},

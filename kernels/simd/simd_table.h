@@ -15,6 +15,7 @@
 #include "kernels/layers/rope.h"
 #include "kernels/optimizer/adagrad.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/adamw_rounded.h"
 #include "kernels/optimizer/lamb.h"
 #include "kernels/optimizer/lion.h"
 #include "kernels/optimizer/muon.h"
@@ -118,6 +119,7 @@ struct SimdTable {
                      const AdamWStepScalars& scalars, Write write_out);
   void (*adamw_bf16_state)(int64_t n, float* p, const float* g, BFloat16* m, BFloat16* v,
                            BFloat16* out, const AdamWStepScalars& scalars, Write write_out);
+  WeightSums (*adamw_rounded)(const AdamWRoundedArgs& args, const AdamWStepScalars& scalars);
 
   // Optimizers with one state, by its type.
   OneStateLoop<SgdStepScalars> sgd[kStateTypes];  // State null: no momentum.

@@ -20,10 +20,10 @@ absl::StatusOr<at::Tensor> MakeState(int64_t elements, at::ScalarType type, floa
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
     const int error = errno;
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%d bytes for the optimizer's states: %s%s; a higher zero_optimization.stage or more ranks "
-        "take less on each",
-        bytes, std::strerror(error), LimitsBehind(error)));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d bytes for optimizer states or journalled gradients: %s%s; a higher "
+                        "zero_optimization.stage or more ranks take less on each",
+                        bytes, std::strerror(error), LimitsBehind(error)));
   }
   madvise(data, bytes, MADV_HUGEPAGE);  // A hint: fewer page faults and TLB misses.
   const at::Tensor state = at::from_blob(

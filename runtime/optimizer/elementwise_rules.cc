@@ -1,4 +1,5 @@
 // AdamW, Adam, SGD, Lion and Adagrad: from settings to one kernel call a piece.
+#include "kernels/optimizer/adamw_rounded.h"
 #include "kernels/optimizer/adamw_stochastic.h"
 #include "runtime/model/torch_pool.h"
 #include "runtime/optimizer/adamw_step.h"
@@ -29,6 +30,22 @@ class AdamRule final : public ElementwiseRule {
   void Update(const UpdateStep& step, const UpdatePiece& piece,
               const PieceMemory& memory) const override {
     AdamWStep(optimizer_, step, piece, memory);
+  }
+  bool rounds(const UpdateStep& step, const PieceMemory& memory) const override {
+    return !step.rounding.has_value() && memory.states[0].dtype == DType::kFloat32;
+  }
+  kernels::WeightSums UpdateRounded(const UpdateStep& step, const UpdatePiece& piece,
+                                    const PieceMemory& memory,
+                                    const kernels::KeptGradient& kept) const override {
+    return kernels::AdamWRoundedCpu({.n = piece.elements,
+                                     .first = piece.flat,
+                                     .p = memory.weights,
+                                     .g = memory.gradient,
+                                     .m = memory.fp32_state(0),
+                                     .v = memory.fp32_state(1),
+                                     .p_bf16 = memory.bf16,
+                                     .kept = kept},
+                                    AdamWOptionsOf(optimizer_, step, step.of(piece)));
   }
 };
 

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "base/numeric/dtype.h"
 #include "dtrain/engine.h"
+#include "kernels/optimizer/adamw_rounded.h"
 #include "kernels/optimizer/step_verdict.h"
 #include "runtime/model/flat_parameters.h"
 #include "runtime/optimizer/step_end.h"
@@ -71,6 +72,19 @@ struct ReducedOnDevice {
   std::function<absl::Status()> health;
 };
 
+// How parts of a piece are updated on the host, from any thread. A part is named by its first
+// element in the piece.
+struct PartUpdate {
+  // By the gradient that is given.
+  absl::FunctionRef<void(int64_t begin, int64_t elements, const float* gradient)> by;
+  // By the piece's own gradient, which is rounded to bf16 and kept in the pass that updates. Sums
+  // are of the weights in fp32. REQUIRES: `rounds`.
+  bool rounds;
+  absl::FunctionRef<kernels::WeightSums(int64_t begin, int64_t elements,
+                                        const kernels::KeptGradient& kept)>
+      rounded;
+};
+
 // Calls by which saves and a step journal take part in a step. Each is null if nobody needs it.
 struct StepHooks {
   // What this rank's save in the background says in the agreement of a step, as bits, and what the
@@ -82,11 +96,9 @@ struct StepHooks {
   std::function<absl::Status(bool together)> before_update;
   // Called by all ranks between the agreement of a step and its update.
   std::function<void(const StepEnd& end)> keep_step;
-  // On the host, updates a piece by calls of `update`, from any thread, for parts that together are
-  // the piece: each is named by its first element in the piece and brings the gradient to take.
-  using PartUpdate =
-      absl::FunctionRef<void(int64_t begin, int64_t elements, const float* gradient)>;
-  std::function<void(const UpdatePiece& piece, const float* gradient, PartUpdate update)>
+  // On the host, updates a piece by `update` of parts that together are the piece. `gradient` is
+  // the piece's.
+  std::function<void(const UpdatePiece& piece, const float* gradient, const PartUpdate& update)>
       update_piece;
   // On a GPU, before the update is queued: what is queued here may change the gradient.
   std::function<absl::Status(const ReducedOnDevice& reduced)> gradient_reduced;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "runtime/model/dtypes.h"
 #include "runtime/model/torch_pool.h"
 #include "runtime/optimizer/state_stream.h"
@@ -30,6 +31,15 @@ PieceMemory MemoryBy(const EngineState& state, const ReducedGradient& gradient,
     memory.states[i] = {state_at(i), wide ? DType::kFloat32 : DType::kBFloat16};
   }
   return memory;
+}
+
+// Elements [begin, begin + elements) of the piece.
+UpdatePiece PartOf(const UpdatePiece& piece, int64_t begin, int64_t elements) {
+  UpdatePiece part = piece;
+  part.flat += begin;
+  part.local += begin;
+  part.elements = elements;
+  return part;
 }
 
 // The memory of a part of the piece from its element `begin` on.
@@ -101,6 +111,14 @@ absl::Status WholeUpdate::ForPieces(absl::Span<const std::vector<UpdatePiece>> l
   return absl::OkStatus();
 }
 
+kernels::WeightSums UpdateRule::UpdateRounded(const UpdateStep& /*step*/,
+                                              const UpdatePiece& /*piece*/,
+                                              const PieceMemory& /*memory*/,
+                                              const kernels::KeptGradient& /*kept*/) const {
+  DT_CHECK(false) << name() << " does not round gradients";
+  return {};
+}
+
 void RoundToFp16(const UpdatePiece& piece, const PieceMemory& memory) {
   if (memory.fp16 != nullptr) {
     kernels::CopyCpu(piece.elements, {memory.weights}, {memory.fp16, DType::kFloat16},
@@ -120,14 +138,18 @@ void UpdatePieceInParts(const EngineState& state, const UpdateRule& rule, const 
     UpdatePieceBy(rule, step, piece, memory);
     return;
   }
+  const auto by = [&](int64_t begin, int64_t elements, const float* gradient) {
+    UpdatePieceBy(rule, step, PartOf(piece, begin, elements), PartOf(memory, begin, gradient));
+  };
+  const auto rounded = [&](int64_t begin, int64_t elements, const kernels::KeptGradient& kept) {
+    const UpdatePiece part = PartOf(piece, begin, elements);
+    const PieceMemory part_memory = PartOf(memory, begin, memory.gradient + begin);
+    const kernels::WeightSums sums = rule.UpdateRounded(step, part, part_memory, kept);
+    RoundToFp16(part, part_memory);
+    return sums;
+  };
   state.hooks.update_piece(piece, memory.gradient,
-                           [&](int64_t begin, int64_t elements, const float* gradient) {
-                             UpdatePiece part = piece;
-                             part.flat += begin;
-                             part.local += begin;
-                             part.elements = elements;
-                             UpdatePieceBy(rule, step, part, PartOf(memory, begin, gradient));
-                           });
+                           {.by = by, .rounds = rule.rounds(step, memory), .rounded = rounded});
 }
 
 void UpdatePiecesBy(const UpdateRule& rule, const UpdateStep& step, const EngineState& state,

@@ -17,6 +17,7 @@
 #include "dtrain/optimizer.h"
 #include "kernels/flat.h"
 #include "kernels/layers/philox.h"
+#include "kernels/optimizer/adamw_rounded.h"
 #include "runtime/gradients/gradient_sync.h"
 #include "runtime/optimizer/engine_state.h"
 #include "runtime/optimizer/update_pieces.h"
@@ -94,6 +95,15 @@ class UpdateRule {
   virtual absl::Status Prepare(const WholeUpdate& /*update*/) { return absl::OkStatus(); }
   virtual void Update(const UpdateStep& step, const UpdatePiece& piece,
                       const PieceMemory& memory) const = 0;
+  // Whether UpdateRounded takes pieces with such memory.
+  virtual bool rounds(const UpdateStep& /*step*/, const PieceMemory& /*memory*/) const {
+    return false;
+  }
+  // Updates by the gradient rounded to bf16, which it keeps, in one pass and in the calling thread.
+  // Gives sums of PieceMemory::weights where it keeps one. REQUIRES: rounds.
+  virtual kernels::WeightSums UpdateRounded(const UpdateStep& step, const UpdatePiece& piece,
+                                            const PieceMemory& memory,
+                                            const kernels::KeptGradient& kept) const;
 };
 
 // By the configuration, or the program's own. InvalidArgument: both are given, or the program's

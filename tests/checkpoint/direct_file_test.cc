@@ -197,6 +197,58 @@ TEST_P(DirectFileTest, HoldsAllThatWasAppendedAfterEachSync) {
   file.Close();
 }
 
+// `text` from a place in memory that O_DIRECT takes, moved by `past` bytes.
+class Held {
+ public:
+  explicit Held(const std::string& text, size_t past = 0) : memory_(text.size() + past + 8192) {
+    const auto begin = reinterpret_cast<uintptr_t>(memory_.data());
+    begin_ = (4096 - begin % 4096) % 4096 + past;
+    std::copy(Bytes(text).begin(), Bytes(text).end(),
+              memory_.begin() + static_cast<int64_t>(begin_));
+    size_ = text.size();
+  }
+  absl::Span<const std::byte> bytes() const {
+    return absl::MakeConstSpan(memory_).subspan(begin_, size_);
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  size_t begin_ = 0;
+  size_t size_ = 0;
+};
+
+TEST_P(DirectFileTest, HoldsWhatWasHeldBesideWhatWasAppended) {
+  struct Step {
+    size_t appended, held, past;
+  };
+  // What suits O_DIRECT, by its place in the file, in memory, both or neither.
+  constexpr Step kSteps[] = {{4096, kBlock + 4096 + 77, 0},
+                             {4096 - 77, 2 * kBlock, 0},
+                             {0, 6 * kBlock, 0},
+                             {8192, kBlock + 1, 1},
+                             {100, kBlock, 0},
+                             {1, 4095, 0},
+                             {8192 - 1 - 1 - 100 - 4095, 4096, 0}};
+  auto queue = Queue();
+  if (!queue.ok()) {
+    GTEST_SKIP() << "io_uring cannot be used here: " << queue.status().message();
+  }
+  const NewFile made(kBlock, GetParam().where);
+  DirectFile file(made.fd(), kBlock, *std::move(queue));
+  std::string all;
+  for (const Step& step : kSteps) {
+    const std::string appended = Content(step.appended);
+    const std::string held = Content(step.held);
+    const Held memory(held, step.past);
+    EXPECT_TRUE(file.Append(Bytes(appended)).ok());
+    EXPECT_TRUE(file.AppendHeld(memory.bytes()).ok());
+    EXPECT_TRUE(file.Sync().ok());
+    all += appended + held;
+    EXPECT_TRUE(made.Read() == all) << all.size();
+  }
+  file.Close();
+}
+
 TEST_P(DirectFileTest, MayBeLeftInTheMiddle) {
   auto queue = Queue();
   if (!queue.ok()) {
@@ -236,6 +288,28 @@ TEST(DirectFileAnswersTest, WritesSeveralBlocksAtOnce) {
   file.Close();
 }
 
+TEST(DirectFileAnswersTest, WritesHeldMemoryFromWhereItIs) {
+  const NewFile made(3 * kBlock);
+  const Held memory(Content(2 * kBlock + 4096 + 5));
+  std::vector<const std::byte*> from;
+  DirectFile file(made.fd(), 3 * kBlock, std::make_unique<ScriptedQueue>([&](const auto& call) {
+                    from.push_back(call.data.data());
+                    return call.DoAll();
+                  }));
+  if (!file.is_direct()) {
+    GTEST_SKIP() << "the disk of the temporary folder refuses O_DIRECT";
+  }
+  EXPECT_TRUE(file.Append(Bytes(Content(4096))).ok());
+  EXPECT_TRUE(file.AppendHeld(memory.bytes()).ok());
+  EXPECT_TRUE(file.Sync().ok());
+  ASSERT_EQ(from.size(), 4U);  // What was appended, and three writes of what is held.
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(from[i + 1], memory.bytes().data() + i * kBlock);
+  }
+  file.Close();
+  EXPECT_TRUE(made.Read() == Content(4096) + Content(2 * kBlock + 4096 + 5));
+}
+
 TEST(DirectFileAnswersTest, AShortWriteIsGoneOnWith) {
   const std::string content = Content(7 * kBlock + 5000);
   ExpectWritten(
@@ -263,17 +337,20 @@ TEST(DirectFileAnswersTest, AnInterruptedWriteIsRepeated) {
       /*direct=*/true);
 }
 
-// Some file systems take the flag and refuse the first write; several are under way then.
+// Some file systems take the flag and refuse the first write, and some memory cannot be written so;
+// several are under way then.
 TEST(DirectFileAnswersTest, AWriteThatODirectCannotTakeGoesThroughTheCache) {
-  int refused = 0;
-  ExpectWritten(
-      Content(9 * kBlock + 4097),
-      [&](const auto& call) -> int64_t {
-        refused += call.direct ? 1 : 0;
-        return call.direct ? -EINVAL : call.DoAll();
-      },
-      /*direct=*/false);
-  EXPECT_LE(refused, static_cast<int>(kWriteSlots));
+  for (const int error : {EINVAL, EFAULT}) {
+    int refused = 0;
+    ExpectWritten(
+        Content(9 * kBlock + 4097),
+        [&](const auto& call) -> int64_t {
+          refused += call.direct ? 1 : 0;
+          return call.direct ? -error : call.DoAll();
+        },
+        /*direct=*/false);
+    EXPECT_LE(refused, static_cast<int>(kWriteSlots));
+  }
 }
 
 TEST(DirectFileAnswersTest, AnErrorStaysAndNothingIsSyncedAfterIt) {

@@ -238,6 +238,21 @@ TEST(JournalTest, NamesFileAndPlaceOfWhatIsDamaged) {
               HasSubstr("holds the journal of rank 0 of 1 from step 0 of epoch 1 on"));
 }
 
+TEST(JournalTest, ThePathOfAFileSaysWhichItIs) {
+  const auto file = SegmentFile::FromPath(SegmentPath({3, 137}, 2, 16));
+  ASSERT_TRUE(file.has_value());
+  EXPECT_EQ(file->id, (StepId{3, 137}));
+  EXPECT_EQ(file->rank, 2);
+  EXPECT_EQ(file->world_size, 16);
+  for (const char* const other :
+       {"", "journal", "journal/step-000000000137.e3", "journal/step-000000000137.e3/",
+        "journal/step-000000000137.e3/rank-2-of-16", "journal/step-137.e3/rank-2-of-16.journal",
+        "journal/step-000000000137.e3/rank-02-of-16.journal", "other/step-000000000137.e3/rank-2",
+        "journal/step-000000000137.e3/.tmp-rank-2-of-16.journal-0123456789abcdef"}) {
+    EXPECT_FALSE(SegmentFile::FromPath(other).has_value()) << other;
+  }
+}
+
 // A file of a host that is lost while it is read.
 class LostFile final : public ReadableFile {
  public:

@@ -183,7 +183,7 @@ absl::StatusOr<KeptUpdate> DeviceJournalUpdate::Read(const Slot& slot, StepEnd e
   DT_RETURN_IF_ERROR(device().Check(device().api().SetDevice(device().place().index),
                                     "cudaSetDevice"));  // The thread's own.
   DT_RETURN_IF_ERROR(AwaitSlot(slot, end.updates()));
-  DT_RETURN_IF_ERROR(reduced.health());  // What came of a broken collective is worthless.
+  DT_RETURN_IF_ERROR(reduced.health());  // Results of a broken collective are worthless.
   kernels::StepVerdictNumbers verdict;
   std::memcpy(&verdict, slot.verdict->data(), sizeof(verdict));
   end.loss_sum = verdict.loss_sum;

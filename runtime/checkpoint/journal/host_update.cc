@@ -8,9 +8,12 @@
 #include "base/crc32c.h"
 #include "base/numeric/float16.h"
 #include "base/numeric/prng.h"
+#include "base/status.h"
 #include "base/threads/parallel_for.h"
 #include "kernels/flat.h"
+#include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/restore/shared_ranges.h"
+#include "runtime/memory/state_memory.h"
 #include "runtime/model/torch_pool.h"
 
 namespace dtrain {
@@ -19,6 +22,11 @@ namespace {
 // Elements of a part: with weights, states and both forms of the gradient it fits into a core's
 // second cache.
 constexpr int64_t kPart = 8 << 10;
+// Elements of a part that is updated in one pass: enough that a call's own work does not show.
+constexpr int64_t kPassPart = 64 << 10;
+// A gradient from this size on is written past the caches, which could not hold it until the
+// journal's thread reads it.
+constexpr size_t kPastCachesBytesMin = 16 << 20;
 
 }  // namespace
 
@@ -28,20 +36,20 @@ HostJournalUpdate::HostJournalUpdate(const EngineState& engine,
     : engine_(engine), stored_(std::move(stored)), options_(options) {}
 
 absl::Status HostJournalUpdate::Allocate() {
-  const size_t bytes = static_cast<size_t>(ElementsOf(stored_)) * DTypeBytes(options_.dtype);
-  for (std::vector<std::byte>& gradient : gradients_) {
-    gradient.resize(bytes);
+  const auto type = options_.dtype == DType::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  for (at::Tensor& gradient : gradients_) {
+    DT_ASSIGN_OR_RETURN(gradient, MakeState(ElementsOf(stored_), type, 0));
   }
   return absl::OkStatus();
 }
 
 void HostJournalUpdate::Listen(StepHooks& hooks) {
   hooks.update_piece = [weak = weak_from_this()](const UpdatePiece& piece, const float* gradient,
-                                                 StepHooks::PartUpdate update) {
+                                                 const PartUpdate& update) {
     if (const auto self = weak.lock(); self != nullptr) {
       self->Update(piece, gradient, update);
     } else {
-      update(0, piece.elements, gradient);
+      update.by(0, piece.elements, gradient);
     }
   };
 }
@@ -55,7 +63,7 @@ bool HostJournalUpdate::FindsWritten() {
 void HostJournalUpdate::Begin(const StepEnd& end, bool keeps) {
   end_ = end;
   keeps_ = keeps;
-  into_ = keeps && end.updates() ? absl::MakeSpan(gradients_[next_]) : absl::Span<std::byte>();
+  into_ = keeps && end.updates() ? BytesOf(gradients_[next_]) : absl::Span<std::byte>();
   next_ = 1 - next_;
   before_ = 0;
   after_ = 0;
@@ -79,7 +87,7 @@ LateUpdate HostJournalUpdate::Take() {
 }
 
 void HostJournalUpdate::Update(const UpdatePiece& piece, const float* gradient,
-                               StepHooks::PartUpdate update) {
+                               const PartUpdate& update) {
   const plan::FlatRange whole = {piece.flat, piece.flat + piece.elements};
   if (into_.empty()) {
     UpdateRange(piece, gradient, whole, nullptr, update);
@@ -93,11 +101,15 @@ void HostJournalUpdate::Update(const UpdatePiece& piece, const float* gradient,
 
 void HostJournalUpdate::UpdateRange(const UpdatePiece& piece, const float* gradient,
                                     plan::FlatRange range, std::byte* kept,
-                                    StepHooks::PartUpdate update) {
+                                    const PartUpdate& update) {
   const DType dtype = options_.dtype;
+  if (dtype == DType::kBFloat16 && update.rounds) {
+    UpdateRounded(piece, range, kept, update);
+    return;
+  }
   if (kept == nullptr && dtype == DType::kFloat32) {  // Nothing is to be done on the way.
     if (range.elements() > 0) {
-      update(range.begin - piece.flat, range.elements(), gradient + (range.begin - piece.flat));
+      update.by(range.begin - piece.flat, range.elements(), gradient + (range.begin - piece.flat));
     }
     return;
   }
@@ -114,10 +126,32 @@ void HostJournalUpdate::UpdateRange(const UpdatePiece& piece, const float* gradi
       if (kept != nullptr) {
         before_ += Fingerprint(flat, local, count);
       }
-      update(place, count, taken);
+      update.by(place, count, taken);
       if (kept != nullptr) {
         after_ += Fingerprint(flat, local, count);
       }
+    }
+  });
+}
+
+void HostJournalUpdate::UpdateRounded(const UpdatePiece& piece, plan::FlatRange range,
+                                      std::byte* kept, const PartUpdate& update) {
+  // The pass takes sums of the weights in fp32, which others are only rounded from.
+  const bool by_sums = engine_.flat->dtype() == DType::kFloat32;
+  const bool by_parts = kept != nullptr && !by_sums;
+  const int64_t part = by_parts ? kPart : kPassPart;
+  const bool past_caches = into_.size() >= kPastCachesBytesMin;
+  TorchParallelFor(range.elements(), part, [&](int64_t begin, int64_t end) {
+    for (; begin < end; begin += part) {
+      const int64_t count = std::min(part, end - begin);
+      const int64_t flat = range.begin + begin;
+      const int64_t place = flat - piece.flat;
+      const int64_t local = piece.local + place;
+      auto* const to = kept == nullptr ? nullptr : reinterpret_cast<BFloat16*>(kept) + begin;
+      before_ += by_parts ? Fingerprint(flat, local, count) : 0;
+      const kernels::WeightSums sums = update.rounded(place, count, {to, past_caches});
+      before_ += by_sums ? sums.before : 0;
+      after_ += by_sums ? sums.after : by_parts ? Fingerprint(flat, local, count) : 0;
     }
   });
 }

@@ -1,6 +1,7 @@
 // The update of a journalled step on the host: the gradient is rounded and copied on its way into
-// the update; weights are compared with how the update before has left them. All of it happens
-// piece by piece, while a core's cache holds what the update reads anyway.
+// the update; weights are compared with how the update before has left them. Optimizers that can do
+// so in the pass of their update, which memory bounds; for the others it happens piece by piece,
+// while a core's cache holds what the update reads anyway.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "absl/types/span.h"
 #include "runtime/checkpoint/journal/journal_update.h"
 #include "runtime/optimizer/update_pieces.h"
@@ -33,11 +35,14 @@ class HostJournalUpdate final : public JournalUpdate,
 
  private:
   // StepHooks::update_piece.
-  void Update(const UpdatePiece& piece, const float* gradient, StepHooks::PartUpdate update);
+  void Update(const UpdatePiece& piece, const float* gradient, const PartUpdate& update);
   // Elements [begin, end) of the layout, all of one piece. `kept`: where their gradient goes; null:
   // they are not journalled here.
   void UpdateRange(const UpdatePiece& piece, const float* gradient, plan::FlatRange range,
-                   std::byte* kept, StepHooks::PartUpdate update);
+                   std::byte* kept, const PartUpdate& update);
+  // The same by an optimizer that rounds. REQUIRES: the journal holds bf16.
+  void UpdateRounded(const UpdatePiece& piece, plan::FlatRange range, std::byte* kept,
+                     const PartUpdate& update);
   // The gradient for the update of `count` elements from `from` on: `rounded`, or `from` itself.
   const float* Keep(const float* from, int64_t count, std::byte* kept, float* rounded) const;
   uint64_t Fingerprint(int64_t flat, int64_t local, int64_t count) const;
@@ -46,9 +51,9 @@ class HostJournalUpdate final : public JournalUpdate,
   const EngineState& engine_;
   const std::vector<plan::OwnedRange> stored_;
   const JournalUpdateOptions options_;
-  std::vector<std::byte> gradients_[2];  // Two take turns.
-  size_t next_ = 0;                      // Index into gradients_.
-  StepEnd end_;                          // The step under way ends so.
+  at::Tensor gradients_[2];  // Two take turns. Their pages are written to the disk as they lie.
+  size_t next_ = 0;          // Index into gradients_.
+  StepEnd end_;              // The step under way ends so.
   bool keeps_ = false;
   absl::Span<std::byte> into_;  // Where its gradient goes; empty: nowhere.
   // Sums of fingerprints of the journalled weights, before and after the update.

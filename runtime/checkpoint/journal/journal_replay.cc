@@ -17,7 +17,7 @@
 namespace dtrain {
 namespace {
 
-// What a rank says instead of a step when it has dropped a copy.
+// A rank says this in place of a step when it has dropped a copy.
 constexpr char kMended[] = "mended";
 
 // Collective: reads this rank's share of the journal and compares it with its checksums. All open

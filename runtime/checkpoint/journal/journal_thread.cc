@@ -10,6 +10,7 @@
 #include "base/threads/bounded_queue.h"
 #include "checkpoint/journal/journal.h"
 #include "runtime/checkpoint/journal/journal_record.h"
+#include "runtime/job/exception_status.h"
 
 namespace dtrain {
 
@@ -55,7 +56,9 @@ void JournalThread::Write(const Step& step) {
   }
   double seconds = 0;
   const uint64_t bytes = segment_->bytes();
-  const absl::Status written = Append(step, seconds);
+  // What an exception has cut off ends the segment too: no later record would be found behind it.
+  const absl::Status written = CallSafely([] { return "in the step journal's thread"; },
+                                          [&] { return Append(step, seconds); });
   const std::lock_guard lock(mutex_);
   failure_.Update(written);
   work_.seconds += seconds;
