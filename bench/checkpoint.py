@@ -8,8 +8,9 @@ stood still (dtrain's metric time/checkpoint_s; the peers' call, with what an up
 long until it was whole; of the steps, 10 of them with a save beside 10 without, by the clock. Write rates
 are of the saves for which training stands still (dtrain-sync); a peer's is of a last save with nothing
 beside it, until the disk has it. Then each way's checkpoint is restored out of a cold cache, and a
-checkpoint of 4 ranks and one of 3 are restored on 3. Ratios are of one turn, tables and goals show
-medians.
+checkpoint of 4 ranks and one of 3 are restored on 3. dtrain's restores take turns several times within a
+turn, each between two O_DIRECT reads of the same files, because a disk's rate changes from one second to
+the next. Ratios are of one turn, tables and goals show medians.
 
 TMPDIR says on which disk. A run replaces the models that it takes in the results file.
 """
@@ -79,18 +80,18 @@ def train_peer(args, model_sets, peer):
             **{key: restored[key] for key in ("restore_s", "growth_bytes")}}
 
 
-def measure_restores(args, model_sets, turn):
-    """dtrain's checkpoints of 2, 3 and 4 ranks, and restores of them."""
+def measure_restores(args, model_sets):
+    """dtrain's checkpoints of 2, 3 and 4 ranks, and restores of them: on as many ranks, and on 3."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
         whole = [*model_sets, "train_steps=2"]
         found["bytes"] = ours.save_once(args, whole, f"{folder}/2", ours.RANKS)
-        found["restore"] = ours.restore(args, whole, f"{folder}/2", ours.RANKS)
         for ranks in (3, 4):
             ours.save_once(args, sharded_sets(model_sets, ranks), f"{folder}/{ranks}", ranks)
-        for ranks in rotated((3, 4), turn):
-            how = "plain" if ranks == 3 else "reshard"
-            found[how] = ours.restore(args, sharded_sets(model_sets, 3), f"{folder}/{ranks}", 3)
+        sharded = sharded_sets(model_sets, 3)
+        found.update(ours.restore_rounds(args, {
+            "restore": (whole, f"{folder}/2", ours.RANKS), "plain": (sharded, f"{folder}/3", 3),
+            "reshard": (sharded, f"{folder}/4", 3)}))
     return found
 
 
@@ -106,7 +107,7 @@ def measure_turn(args, model, turn):
     model_sets = MODELS[model]
     ways = {way.name: lambda way=way: ours.train(args, model_sets, way) for way in ours.WAYS}
     ways.update({peer: lambda peer=peer: train_peer(args, model_sets, peer) for peer in args.peers})
-    ways["restores"] = lambda: measure_restores(args, model_sets, turn)
+    ways["restores"] = lambda: measure_restores(args, model_sets)
     taken = {}
     for name in rotated(ways, turn):
         taken[name] = ways[name]()
@@ -180,9 +181,7 @@ def ratios_of(turns):
             lambda t: blocked_s(t["dtrain-async"]) * 1e3 / (t["restores"]["bytes"] / GB)),
         "write_of_direct": of_turns(
             lambda t: t["restores"]["bytes"] / done_s(t["dtrain-sync"]) / t["direct"]["write_bytes_per_s"]),
-        "restore_of_direct": of_turns(
-            lambda t: t["restores"]["bytes"] / t["restores"]["restore"]["restore_s"]
-            / t["direct"]["read_bytes_per_s"]),
+        "restore_of_direct": of_turns(lambda t: t["restores"]["restore"]["of_read"]),
         "restore_peak_over_state_mb": of_turns(
             lambda t: (t["restores"]["restore"]["growth_bytes"] - t["restores"]["bytes"]) / MB),
         "reshard_of_restore": of_turns(
@@ -261,12 +260,15 @@ def parse():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--periods", type=int, default=4,
                         help=f"times {ours.EVERY} steps that are measured in a training")
+    parser.add_argument("--restores", type=int, default=5,
+                        help="times that each of dtrain's checkpoints is restored in a turn")
     parser.add_argument("--models", nargs="+", default=["5M"], choices=list(MODELS))
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--json", default="")
     args = parser.parse_args()
-    if args.turns < 1 or args.periods < 1:
-        parser.error(f"--turns {args.turns}, --periods {args.periods}: allowed: 1 or more")
+    if min(args.turns, args.periods, args.restores) < 1:
+        parser.error(f"--turns {args.turns}, --periods {args.periods}, --restores {args.restores}: "
+                     "allowed: 1 or more")
     return args
 
 

@@ -1,8 +1,9 @@
 """Measures what the disk gives alone and what the page cache holds: the bounds of a checkpoint's rates.
 
-The disk is measured by a plain write or read with O_DIRECT, of as many bytes and by as many writers as
+The disk is measured by a plain write and read with O_DIRECT, of as many bytes and by as many writers as
 a checkpoint has. fio does it where it is installed, else threads of this process with as many blocks
-in flight.
+in flight. What bounds a restore is a read of the checkpoint's own files: a disk may give files at very
+different rates, by where they lie and by what the machine below caches.
 """
 import concurrent.futures
 import ctypes
@@ -114,6 +115,35 @@ def direct_rates(folder, size, writers):
     rates = {f"{way}_bytes_per_s": probe(folder, way, blocks, writers) for way in ("write", "read")}
     shutil.rmtree(folder)
     return rates
+
+
+def read_s(folder, readers):
+    """Seconds in which O_DIRECT reads every byte of the files in `folder`."""
+    handles = [_open_direct(path, os.O_RDONLY) for path in files_of(folder)]
+    buffers = [mmap.mmap(-1, BLOCK_BYTES) for _ in range(readers * IN_FLIGHT)]
+    for buffer in buffers:
+        buffer.write(bytes(BLOCK_BYTES))  # Its pages are there before the clock runs.
+    blocks = iter([(handle, at, min(BLOCK_BYTES, os.fstat(handle).st_size - at)) for handle in handles
+                   for at in range(0, os.fstat(handle).st_size, BLOCK_BYTES)])
+    ready = threading.Barrier(len(buffers) + 1)
+
+    def stream(buffer):
+        ready.wait()
+        for handle, at, size in blocks:
+            done = os.preadv(handle, [buffer], at)
+            if done != size:
+                sys.exit(f"bench: an O_DIRECT read of {size} bytes moved {done}")
+
+    with concurrent.futures.ThreadPoolExecutor(len(buffers)) as pool:
+        streams = [pool.submit(stream, buffer) for buffer in buffers]
+        ready.wait()
+        start = time.perf_counter()
+        for future in streams:
+            future.result()
+        seconds = time.perf_counter() - start
+    for handle in handles:
+        os.close(handle)
+    return seconds
 
 
 class FirstLook(threading.Thread):

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 
-from checkpoint_disk import FirstLook, drop_cache
+from checkpoint_disk import FirstLook, drop_cache, read_s
 from checkpoint_memory import PeakWatch
 from jobs import QUIET, launch_command, records
+from rounds import rotated
 from runner import fail, run
 
 EVERY = 10  # Steps from one save to the next.
@@ -149,3 +150,27 @@ def restore(args, sets, run_dir, ranks):
     if begin is None or len(ends) != ranks:
         fail(command, 0, f"{len(ends)} of {ranks} ranks restored\n{said}")
     return {"restore_s": max(ends) - begin, "growth_bytes": watch.growth()}
+
+
+def restore_rounds(args, cases):
+    """Restores of each case, {name: (sets, run_dir, ranks)}, args.restores times, in rounds whose order
+    turns. Before and behind each restore O_DIRECT reads the files that it reads: "read_s" is the mean, for
+    the first read of two may fill a cache below this machine. {name: {"restore_s" and "growth_bytes",
+    medians, "of_read", the median of read_s / restore_s, and "rounds"}}."""
+    taken = {name: [] for name in cases}
+    for _, run_dir, ranks in cases.values():
+        read_s(f"{run_dir}/checkpoints", ranks)  # So that the first round finds what the others find.
+    for number in range(args.restores):
+        for name in rotated(cases, number):
+            sets, run_dir, ranks = cases[name]
+            before = read_s(f"{run_dir}/checkpoints", ranks)
+            found = restore(args, sets, run_dir, ranks)
+            found["read_s"] = (before + read_s(f"{run_dir}/checkpoints", ranks)) / 2
+            taken[name].append(found)
+    return {name: summed_up(rounds) for name, rounds in taken.items()}
+
+
+def summed_up(rounds):
+    found = {key: statistics.median(one[key] for one in rounds) for key in ("restore_s", "growth_bytes")}
+    found["of_read"] = statistics.median(one["read_s"] / one["restore_s"] for one in rounds)
+    return {**found, "rounds": rounds}

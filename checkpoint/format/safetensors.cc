@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/text/text.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -207,7 +209,11 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<Readab
   };
   absl::StatusOr<SafetensorsHeader> header = parse();
   if (!header.ok()) {
-    return Annotate(header.status(), display_name);
+    // A checked file names itself; a tensor's name may hold what controls a terminal.
+    const absl::Status status(header.status().code(),
+                              Printable(std::string(header.status().message())));
+    return absl::StartsWith(status.message(), display_name) ? status
+                                                            : Annotate(status, display_name);
   }
   SafetensorsReader reader;
   reader.file_ = std::move(file);

@@ -321,12 +321,14 @@ absl::StatusOr<uint64_t> ParseSafetensorsLength(absl::string_view first_8_bytes,
   uint64_t length = 0;
   std::memcpy(&length, first_8_bytes.data(), 8);
   if (length > kSafetensorsHeaderBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "header too large: ", length, " bytes; the format allows ", kSafetensorsHeaderBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("header too large: ", length, " bytes; the format allows ",
+                     kSafetensorsHeaderBytesMax, "; the file is damaged, or no safetensors file"));
   }
   if (length > file_bytes - 8) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "invalid header length: ", length, " bytes, but ", file_bytes - 8, " follow in the file"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("invalid header length: ", length, " bytes, but ", file_bytes - 8,
+                     " follow in the file; it is cut short, damaged, or no safetensors file"));
   }
   return length;
 }

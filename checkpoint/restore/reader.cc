@@ -196,7 +196,10 @@ absl::StatusOr<Checkpoint::Place> Checkpoint::Find(const std::string& key,
         absl::StrCat(DisplayName(), ": tensor ", expected.name, " is ", tensor.entry.dtype, " [",
                      absl::StrJoin(tensor.entry.shape, ", "), "]; the program has ",
                      SafetensorsDType(expected.dtype), " [", absl::StrJoin(expected.shape, ", "),
-                     "]: is this the model that was saved?"));
+                     SameShape(tensor.entry, expected)
+                         ? "]: give the program the precision of the checkpoint, or import the "
+                           "weights again with another --dtype (dtrain checkpoint import)"
+                         : "]: is this the model that was saved?"));
   }
   return Place{tensor.file, data_begins_[tensor.file] + tensor.entry.begin, tensor.entry.bytes()};
 }

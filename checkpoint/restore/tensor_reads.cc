@@ -8,19 +8,26 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/block_reader.h"
 #include "checkpoint/storage/checked_file.h"
 
 namespace dtrain::checkpoint {
+namespace {
+
+// Less is read together with what lies beside it, and copied.
+constexpr uint64_t kInPlaceBytesMin = 32 << 10;
+
+}  // namespace
 
 // One Run. Its blocks are read by several threads.
 class BlockPass {
  public:
   using Piece = TensorReads::Piece;
 
-  // REQUIRES: `pieces` are sorted by block.
+  // REQUIRES: `pieces` are sorted by block, and there by `within`.
   BlockPass(Checkpoint& from, const std::vector<Piece>& pieces) : from_(from), pieces_(pieces) {
     size_t file = 0;
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -122,6 +129,13 @@ class BlockPass {
     }
     const uint64_t begin = (job.block - from_.first_block(job.file)) * kBlockBytes;
     const uint64_t bytes = std::min(kBlockBytes, ChecksumOf(job.file).bytes - begin);
+    const bool has_header = begin == 0 && from_.HoldsTensors(job.file);
+    if (file->takes_small_reads() && !has_header && !PiecesOverlap(job)) {
+      if (index < kReaders || jobs_[index - kReaders].file != job.file) {
+        file->ReadAhead(begin, bytes);  // Else an earlier job has asked for it.
+      }
+      return ReadSlices(job, *file, begin, bytes);
+    }
     const Piece& first = pieces_[job.first_piece];
     if (job.pieces == 1 && first.within == 0 && first.into.size() == bytes) {
       return ReadBlock(job, *file, begin, first.into);
@@ -137,6 +151,81 @@ class BlockPass {
     const std::lock_guard lock(mutex_);
     buffers_.push_back(std::move(buffer));
     return status;
+  }
+
+  // Whether bytes of the block are wanted at more than one place.
+  bool PiecesOverlap(const Job& job) const {
+    for (size_t i = job.first_piece + 1; i < job.first_piece + job.pieces; ++i) {
+      if (pieces_[i].within < EndOf(pieces_[i - 1])) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Reads a block slice by slice, so that each is hashed and copied while a core's cache holds it.
+  // Large pieces are read to where they belong; only what lies between them takes another way.
+  absl::Status ReadSlices(const Job& job, const ReadableFile& file, uint64_t begin,
+                          uint64_t bytes) {
+    Buffer buffer = TakeBuffer();
+    uint32_t crc = 0;
+    size_t next = job.first_piece;  // The first piece that is not done.
+    const size_t end = job.first_piece + job.pieces;
+    absl::Status status;
+    for (uint64_t at = 0; at < bytes && status.ok();) {
+      while (next < end && EndOf(pieces_[next]) <= at) {
+        ++next;
+      }
+      const uint64_t stop = std::min(bytes, at + kSliceBytes);
+      absl::Span<std::byte> slice = PartInPlace(next, end, at);
+      const bool in_place = !slice.empty();
+      if (!in_place) {
+        slice = {buffer.get(), StartOfLarge(next, end, at, stop) - at};
+      }
+      status = file.ReadAt(begin + at, slice);
+      crc = Crc32c(slice.data(), slice.size(), crc);
+      for (size_t i = next; !in_place && i < end && pieces_[i].within < at + slice.size(); ++i) {
+        CopyPart(slice, at, pieces_[i]);
+      }
+      at += slice.size();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      buffers_.push_back(std::move(buffer));
+    }
+    DT_RETURN_IF_ERROR(status);
+    return CheckBlockCrc(ChecksumOf(job.file), begin / kBlockBytes, bytes, crc,
+                         from_.storage().DisplayName(from_.PathOf(job.file)));
+  }
+
+  static uint64_t EndOf(const Piece& piece) { return piece.within + piece.into.size(); }
+
+  // Where the next slice from byte `at` of a block on belongs, if it lies in piece `next` and is
+  // not too small for a read of its own; else nothing.
+  absl::Span<std::byte> PartInPlace(size_t next, size_t end, uint64_t at) const {
+    if (next == end || pieces_[next].within > at || EndOf(pieces_[next]) - at < kInPlaceBytesMin) {
+      return {};
+    }
+    return pieces_[next].into.subspan(at - pieces_[next].within, kSliceBytes);
+  }
+
+  // Where the first piece begins behind byte `at` that is read in place; `stop` if it is behind it.
+  uint64_t StartOfLarge(size_t next, size_t end, uint64_t at, uint64_t stop) const {
+    for (size_t i = next; i < end && pieces_[i].within < stop; ++i) {
+      if (pieces_[i].within > at && pieces_[i].into.size() >= kInPlaceBytesMin) {
+        return pieces_[i].within;
+      }
+    }
+    return stop;
+  }
+
+  // Copies what `slice`, the bytes from `at` on, has of the piece.
+  static void CopyPart(absl::Span<const std::byte> slice, uint64_t at, const Piece& piece) {
+    const uint64_t from = std::max(at, piece.within);
+    const uint64_t to = std::min(at + slice.size(), EndOf(piece));
+    if (from < to) {
+      std::memcpy(piece.into.data() + (from - piece.within), slice.data() + (from - at), to - from);
+    }
   }
 
   absl::Status ReadBlock(const Job& job, const ReadableFile& file, uint64_t begin,
@@ -205,8 +294,9 @@ void TensorReads::AddOtherFiles() {
 }
 
 absl::Status TensorReads::Run() {
-  std::stable_sort(pieces_.begin(), pieces_.end(),
-                   [](const Piece& a, const Piece& b) { return a.block < b.block; });
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return std::pair(a.block, a.within) < std::pair(b.block, b.within);
+  });
   const absl::Status status = from_.NoteDamage(BlockPass(from_, pieces_).Run());
   pieces_.clear();
   return status;

@@ -240,8 +240,8 @@ absl::Status Import(const Arguments& arguments) {
     return absl::OkStatus();
   }
   absl::PrintF(
-      "imported %s (%s) to %s\nIt holds weights alone: a run with --run-dir %s starts from them at "
-      "step 0, with new optimizer states.\n",
+      "imported %s (%s) to %s\nIt holds weights alone: a run with --run-dir %s that trains weights "
+      "of this type (--dtype) starts from them at step 0, with new optimizer states.\n",
       Count(result.tensors, "tensor"), Size(result.bytes), path, arguments.other);
   return absl::OkStatus();
 }

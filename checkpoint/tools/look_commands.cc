@@ -80,7 +80,7 @@ absl::Status List(const Arguments& arguments) {
     }
     first.Update(status);
     const Manifest* const known = manifest.ok() ? &*manifest : nullptr;
-    const bool resumes = resumable.contains(id);
+    const bool resumes = resumable.contains(id) && status.ok();
     if (arguments.json) {
       rows.push_back(ListedJson(id, known, resumes, status));
     } else {

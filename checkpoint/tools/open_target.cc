@@ -85,7 +85,7 @@ absl::StatusOr<Target> OpenS3Target(std::string url) {
 }  // namespace
 
 absl::StatusOr<Target> OpenTarget(std::string directory) {
-  while (directory.size() > 1 && directory.back() == '/') {
+  while (directory.size() > 1 && directory.back() == '/' && directory != "s3://") {
     directory.pop_back();
   }
   if (IsS3Url(directory)) {

@@ -1,10 +1,19 @@
 #include "checkpoint/tools/table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text/text.h"
 
 namespace dtrain::checkpoint {
+
+void Table::Add(std::vector<std::string> row) {
+  for (std::string& cell : row) {
+    cell = Printable(std::move(cell));
+  }
+  rows_.push_back(std::move(row));
+}
 
 std::string Table::Text(const std::vector<size_t>& to_the_right) const {
   std::vector<size_t> widths(rows_[0].size(), 0);

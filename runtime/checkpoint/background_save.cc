@@ -15,7 +15,7 @@
 namespace dtrain {
 namespace {
 
-// What a rank's save tells the others in a step.
+// A rank's save tells the others this in each step.
 enum SaveVote : uint32_t {
   kUnderWay = 1,       // It has not ended.
   kWantsExchange = 2,  // There is no group of saves that is known to be whole.
@@ -110,7 +110,7 @@ void BackgroundSave::Guard(EngineState& engine) {
 void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot) {
   DT_CHECK(!running() && exchange_ != nullptr) << "Prepare has not returned true";
   const uint64_t live = checkpoint::LiveBytes(snapshot.source);
-  if (pool_ == nullptr || pool_->bytes_max() < live) {  // What is free is not looked up each time.
+  if (pool_ == nullptr || pool_->bytes_max() < live) {  // Free memory is not read each time.
     const uint64_t bytes = StagingBytes(job_, live);
     if (pool_ == nullptr || pool_->bytes_max() < bytes) {
       pool_ = std::make_unique<checkpoint::StagingPool>(bytes);

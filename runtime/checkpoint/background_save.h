@@ -78,9 +78,10 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   std::unique_ptr<checkpoint::Exchange> exchange_;
   std::unique_ptr<checkpoint::StagingPool> pool_;
   std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save is under way.
-  std::optional<uint32_t> votes_;  // Of all ranks in the last step, if Prepare has not taken them.
-  bool leaves_together_ = false;   // A rank may wait for its storage in the next LetUpdate.
-  bool suspect_ = false;           // The last save ended in a way that may have broken its group.
+  std::optional<uint32_t>
+      votes_;  // Those of all ranks in the last step; none: Prepare has taken them.
+  bool leaves_together_ = false;  // A rank may wait for its storage in the next LetUpdate.
+  bool suspect_ = false;          // The last save ended in a way that may have broken its group.
   double blocked_s_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;

@@ -1,10 +1,12 @@
 """./dev bench checkpoint: what it makes of measured times, and its looks at disks and processes."""
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
 sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/checkpoints"]
@@ -23,7 +25,7 @@ def way(step_s, *saves, skipped=0):
 
 
 def turn(step_of_none=1.0, copy_s=0.01):
-    restored = {"restore_s": 0.2, "growth_bytes": 21 * 10**7}
+    restored = {"restore_s": 0.2, "growth_bytes": 21 * 10**7, "of_read": 1.25}
     return {"dtrain": way(0.1), "dtrain-sync": way(0.12, (0.2, 0.2), (0.4, 0.4), (0.2, 0.2)),
             "dtrain-async": way(0.1 * step_of_none, (0.001, 0.5), (0.0002, 0.5), (0.0002, 0.5), skipped=1),
             "dtrain-journal": {**way(0.1005), "journal": {"bytes": 1e7, "bytes_per_parameter": 2.05,
@@ -113,6 +115,39 @@ class Records(unittest.TestCase):
         self.assertEqual(skipped, 1)
 
 
+class Restores(unittest.TestCase):
+    def test_a_restore_is_compared_with_the_reads_beside_it_and_the_median_round_counts(self):
+        # The disk is slow in the second round, for the read and for the restore alike.
+        rounds = [{"restore_s": 0.5, "growth_bytes": 7, "read_s": 0.4},
+                  {"restore_s": 2.0, "growth_bytes": 9, "read_s": 1.8},
+                  {"restore_s": 0.4, "growth_bytes": 8, "read_s": 0.4}]
+        found = ours.summed_up(rounds)
+        self.assertAlmostEqual(found["restore_s"], 0.5)
+        self.assertEqual(found["growth_bytes"], 8)
+        self.assertAlmostEqual(found["of_read"], 0.9)
+
+    def test_rounds_take_turns_and_each_restore_stands_between_two_reads_of_its_files(self):
+        calls = []
+        seconds = iter([9, 9, 1, 3, 5, 7, 2, 2, 4, 4])
+
+        def read(folder, readers):
+            calls.append(("read", folder, readers))
+            return next(seconds)
+
+        def restore(_args, sets, run_dir, ranks):
+            calls.append(("restore", sets, run_dir, ranks))
+            return {"restore_s": 2.0, "growth_bytes": 1}
+
+        cases = {"plain": (("a",), "x/3", 3), "reshard": (("b",), "x/4", 3)}
+        with mock.patch.object(ours, "read_s", read), mock.patch.object(ours, "restore", restore):
+            found = ours.restore_rounds(argparse.Namespace(restores=2), cases)
+        plain = [("read", "x/3/checkpoints", 3), ("restore", ("a",), "x/3", 3), ("read", "x/3/checkpoints", 3)]
+        reshard = [("read", "x/4/checkpoints", 3), ("restore", ("b",), "x/4", 3), ("read", "x/4/checkpoints", 3)]
+        self.assertEqual(calls, [plain[0], reshard[0], *plain, *reshard, *reshard, *plain])
+        self.assertEqual([one["read_s"] for one in found["plain"]["rounds"]], [2, 4])
+        self.assertAlmostEqual(found["plain"]["of_read"], 1.5)
+
+
 class Journals(unittest.TestCase):
     def write(self, folder, *lines):
         os.makedirs(f"{folder}/metrics", exist_ok=True)
@@ -161,6 +196,18 @@ class Looks(unittest.TestCase):
                 for what in ("write", "read"):
                     self.assertGreater(probe(folder, what, 2, 2), 1e5, probe)
                 self.assertEqual(checkpoint_disk.bytes_of(folder), 4 * checkpoint_disk.BLOCK_BYTES)
+
+    def test_a_read_takes_every_byte_around_the_cache(self):
+        with tempfile.TemporaryDirectory(dir=f"{SOURCE}/build") as folder:
+            os.makedirs(f"{folder}/sub")
+            for name, size in (("sub/large", 2 * checkpoint_disk.BLOCK_BYTES + 777), ("small", 5), ("empty", 0)):
+                with open(f"{folder}/{name}", "wb") as file:
+                    file.write(os.urandom(size))
+            checkpoint_disk.drop_cache(folder)
+            with mock.patch.object(os, "preadv", wraps=os.preadv) as reads:
+                self.assertGreater(checkpoint_disk.read_s(folder, 2), 0)
+            self.assertEqual(sorted(call.args[2] for call in reads.call_args_list),
+                             [0, 0, checkpoint_disk.BLOCK_BYTES, 2 * checkpoint_disk.BLOCK_BYTES])
 
     def test_a_peak_counts_from_the_moment_on_which_it_was_forgotten(self):
         script = ("import sys\nb = bytearray(60 << 20)\nb[::4096] = b'x' * len(b[::4096])\ndel b\n"

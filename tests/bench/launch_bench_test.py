@@ -146,7 +146,8 @@ class Faults(unittest.TestCase):
     def test_a_killed_rank_is_found_and_the_run_ends(self):
         def steps_of():
             with open(path, encoding="utf-8") as file:
-                return [(float(moment), int(step)) for moment, step in map(str.split, file)]
+                return [(float(moment), int(step)) for moment, step in
+                        (line.split() for line in file if line.endswith("\n"))]
 
         with tempfile.TemporaryDirectory() as folder:
             path = f"{folder}/steps"

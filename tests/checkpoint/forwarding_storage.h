@@ -27,6 +27,9 @@ class ForwardingStorage : public Storage {
   absl::Status Replace(const std::string& path, absl::string_view content) override {
     return inner_.Replace(path, content);
   }
+  absl::Status MoveFile(const std::string& from, const std::string& to) override {
+    return inner_.MoveFile(from, to);
+  }
   absl::Status MakeDirectory(const std::string& path) override {
     return inner_.MakeDirectory(path);
   }

@@ -373,6 +373,7 @@ class CountedFile final : public ReadableFile {
     read_ += into.size();
     return file_->ReadAt(offset, into);
   }
+  bool takes_small_reads() const override { return file_->takes_small_reads(); }
 
  private:
   const std::unique_ptr<ReadableFile> file_;

@@ -74,6 +74,11 @@ TEST_F(ToolTest, ARunDirectoryLeadsToItsCheckpoints) {
   const ToolRun usual = RunTool("list " + run + "/");
   EXPECT_EQ(usual.code, 0) << usual.output;
   EXPECT_THAT(usual.output, HasSubstr(" 200 "));
+  for (const char* without_bucket : {"s3://", "s3:///"}) {
+    const ToolRun refused = RunTool(absl::StrCat("list ", without_bucket));
+    EXPECT_EQ(refused.code, 64);
+    EXPECT_THAT(refused.output, HasSubstr("is no name of a bucket"));
+  }
 }
 
 // `dtrain checkpoint list` may be called in another folder than the run was started in.
@@ -179,6 +184,7 @@ TEST_F(ToolTest, JsonHoldsTheSameForPrograms) {
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_EQ(rows[0]["step"], 200);
   EXPECT_EQ(rows[0]["ok"], false);
+  EXPECT_EQ(rows[0]["resumable"], false);
   EXPECT_EQ(rows[1]["ok"], true);
   EXPECT_EQ(rows[1]["resumable"], true);
   const ToolRun verified = RunTool("verify --json " + folder_.path(), "/dev/null");

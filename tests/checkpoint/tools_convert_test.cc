@@ -228,9 +228,10 @@ TEST_F(ConvertTest, AnImportIsACheckpointOfStepZeroWithTheWeightsAlone) {
   Write(model + "/README.md", "not of the model");
   const ToolRun run = RunTool(absl::StrCat("import ", model, "/ ", out_));
   EXPECT_EQ(run.code, 0) << run.output;
-  EXPECT_THAT(run.output, AllOf(HasSubstr("imported 2 tensors (464 B) to " + out_ +
-                                          "/checkpoints/step-000000000000.e1\n"),
-                                HasSubstr("--run-dir " + out_ + " starts from them at step 0")));
+  EXPECT_THAT(run.output,
+              AllOf(HasSubstr("imported 2 tensors (464 B) to " + out_ +
+                              "/checkpoints/step-000000000000.e1\n"),
+                    HasSubstr("--run-dir " + out_ + " that trains weights of this type")));
   EXPECT_EQ(RunTool("verify " + out_).code, 0);
   const Json shown = ToolJson("show " + out_);
   EXPECT_EQ(shown["step"], 0);
@@ -270,6 +271,15 @@ TEST_F(ConvertTest, OneFileIsImportedAndConverted) {
   EXPECT_EQ(Read<int64_t>(model, "i", "I64")[0], 0x0707070707070707);
 }
 
+TEST_F(ConvertTest, ANameThatControlsATerminalIsShownWithoutThat) {
+  const std::string file = runs_.path() + "/weights.safetensors";
+  Write(file, File("{" + Entry("a\\u001b[31m\\nb", "F32", 1, 0, 4) + "}", "xxxx"));
+  ASSERT_EQ(RunTool(absl::StrCat("import ", file, " ", out_)).code, 0);
+  EXPECT_THAT(RunTool(absl::StrCat("show --tensors ", out_)).output, HasSubstr("a?[31m?b"));
+  Write(file, File("{" + Entry("a\\nb", "F99", 1, 0, 4) + "}", "xxxx"));
+  ExpectRefused(absl::StrCat("import ", file, " ", out_ + "-2"), 64, {"a?b"});
+}
+
 TEST_F(ConvertTest, FilesThatAreNoWeightsAreRefusedInOneLineAndNothingIsLeft) {
   std::string huge = File("", "");
   huge[4] = 1;  // 4 GiB.
@@ -286,7 +296,7 @@ TEST_F(ConvertTest, FilesThatAreNoWeightsAreRefusedInOneLineAndNothingIsLeft) {
       {File("{" + Entry("a", "F32", 2, 0, 8) + "}", "xy"), "not fully covered"},
       {File("{" + Entry("a", "F8_E4M3", 4, 0, 4) + "}", "xxxx"), "tensor a has type F8_E4M3"},
       {File("{}", ""), "holds no tensor"},
-      {"PK\3\4 a zip of torch.save and more bytes", "header"},
+      {"PK\3\4 a zip of torch.save and more bytes", "or no safetensors file"},
   };
   const std::string file = runs_.path() + "/weights.safetensors";
   for (const auto& [content, what] : cases) {

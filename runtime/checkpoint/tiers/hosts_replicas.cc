@@ -7,12 +7,16 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "checkpoint/commit/nonce.h"
 #include "checkpoint/journal/journal_format.h"
+#include "checkpoint/journal/mend_segments.h"
+#include "checkpoint/journal/segment_reader.h"
 #include "checkpoint/storage/block_reader.h"
 #include "runtime/checkpoint/tiers/hosts_storage.h"
 
@@ -25,10 +29,9 @@ using checkpoint::StepId;
 // newest checkpoint and the one being saved, and what earlier attempts have left.
 constexpr uint64_t kReplicatedSegmentsMax = 4;
 
-// Makes a durable copy of `from` in a place that holds none, or one that is shorter, because a
-// power cut has torn it or an earlier copy has ended early.
+// Makes a durable copy of the first `bytes` bytes of `from` in place of what stands there.
 absl::Status CopyTo(checkpoint::Storage& place, const std::string& path,
-                    const checkpoint::ReadableFile& from) {
+                    const checkpoint::ReadableFile& from, uint64_t bytes) {
   const std::string folder = SplitFilePath(path).first;
   DT_RETURN_IF_ERROR(place.MakeDirectory(folder));
   const absl::Status removed = place.RemoveFile(path);
@@ -36,13 +39,20 @@ absl::Status CopyTo(checkpoint::Storage& place, const std::string& path,
   // The longest copy counts, so that none may ever be longer than what it holds.
   DT_ASSIGN_OR_RETURN(auto file,
                       place.CreateFile(path, /*bytes_expected=*/0, checkpoint::Access::kOwner));
-  checkpoint::BlockReader blocks(from, from.bytes());
-  for (uint64_t at = 0; at < from.bytes(); at += checkpoint::kBlockBytes) {
+  checkpoint::BlockReader blocks(from, bytes);
+  for (uint64_t at = 0; at < bytes; at += checkpoint::kBlockBytes) {
     DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> block, blocks.Next());
     DT_RETURN_IF_ERROR(file->Append(block));
   }
   DT_RETURN_IF_ERROR(file->Finish());
   return place.SyncDirectory(folder);
+}
+
+// The bytes up to which a file of the journal counts in a place; 0: it has none that does.
+uint64_t WholeBytesIn(checkpoint::Storage& place, const std::string& path,
+                      const checkpoint::SegmentFile& which) {
+  auto file = place.OpenFile(path);
+  return file.ok() ? checkpoint::WholeBytes({*std::move(file), place.DisplayName(path)}, which) : 0;
 }
 
 }  // namespace
@@ -53,16 +63,25 @@ bool IsOfJournal(const std::string& path) {
 }
 
 absl::Status ReplicatedFile::Append(absl::Span<const std::byte> data) {
+  Send(data);
+  return near_->Append(data);
+}
+
+absl::Status ReplicatedFile::AppendHeld(absl::Span<const std::byte> data) {
+  Send(data);
+  return near_->AppendHeld(data);
+}
+
+void ReplicatedFile::Send(absl::Span<const std::byte> data) {
   if (replica_.file != nullptr && data.size() > replica_.bytes_max - bytes_) {
     Note(absl::ResourceExhaustedError(
         absl::StrFormat("it has %d bytes and room for %d in the memory of the next host", bytes_,
                         replica_.bytes_max)));
   }
-  if (replica_.file != nullptr) {  // Its bytes travel while this disk writes.
+  if (replica_.file != nullptr) {
     bytes_ += data.size();
     Note(replica_.file->Append(data));
   }
-  return near_->Append(data);
 }
 
 absl::Status ReplicatedFile::Sync() {
@@ -143,7 +162,34 @@ ReplicatedFile::Replica HostsStorage::CreateJournalReplica(const std::string& pa
 }
 
 absl::Status HostsStorage::SaveHere(const std::string& path, const checkpoint::ReadableFile& from) {
-  return CopyTo(own(), path, from);
+  const auto which = checkpoint::SegmentFile::FromPath(path);
+  if (!which.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DisplayName(path), " has the name of no file of a journal"));
+  }
+  const uint64_t whole_here = WholeBytesIn(own(), path, *which);
+  const auto [folder, name] = SplitFilePath(path);
+  const std::string copy =
+      absl::StrCat(folder, "/", checkpoint::kTemporaryPrefix, name, "-", checkpoint::RandomNonce());
+  const absl::Cleanup remove = [&] { own().RemoveFile(copy).IgnoreError(); };
+  // The longest copy of a file is the one that is read first, so that none may be longer than what
+  // is whole in it: a damaged copy is made once more, up to where it counts.
+  uint64_t whole = from.bytes();
+  uint64_t bytes = 0;
+  do {
+    bytes = whole;
+    DT_RETURN_IF_ERROR(CopyTo(own(), copy, from, bytes));
+    whole = WholeBytesIn(own(), copy, *which);
+  } while (whole > whole_here && whole < bytes);
+  if (whole > whole_here) {
+    return own().MoveFile(copy, path);
+  }
+  if (whole_here == 0) {
+    return absl::DataLossError(absl::StrCat(
+        DisplayName(path), ": no record of it is whole in this copy or on this host's disk"));
+  }
+  DT_ASSIGN_OR_RETURN(const auto here, own().OpenFile(path));
+  return here->MakeDurable();
 }
 
 absl::StatusOr<checkpoint::FileCopy> HostsStorage::OpenCopy(const std::string& path, size_t copy) {
@@ -189,7 +235,7 @@ absl::Status HostsStorage::KeepCopies(const std::string& path) {
   }
   if (kept.ok()) {
     DT_ASSIGN_OR_RETURN(const auto file, places_[place].storage->OpenFile(path));
-    kept = CopyTo(memory, path, *file);
+    kept = CopyTo(memory, path, *file, file->bytes());
   }
   index_.ForgetFolder(SplitFilePath(path).first);
   if (!kept.ok() && options_.on_journal_alone != nullptr) {

@@ -123,7 +123,9 @@ class HostsStorage final : public checkpoint::Storage {
       const std::string& path, checkpoint::Access access);
   // ResourceExhausted: the memory has no room for a further segment of the journal.
   absl::Status CheckSegments(checkpoint::Storage& memory);
-  // Saves a file that only a memory holds on this host's disk.
+  // Saves a file of the journal, of which a memory has the longest copy, on this host's disk. The
+  // copy is verified before it takes the place of a shorter one, is cut behind its last whole
+  // record, and is dropped if the shorter one counts as far. DataLoss: nothing of both is whole.
   absl::Status SaveHere(const std::string& path, const checkpoint::ReadableFile& from);
 
   const Options options_;

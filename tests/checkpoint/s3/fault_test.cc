@@ -141,7 +141,12 @@ TEST_P(FaultTest, AnOutageOfSecondsIsWaitedOutAndALongerOneLosesOneSave) {
   const auto storage = OpenOrDie(url_, options);
   const EpochRecord epoch = Begin(*storage);
   down = true;
+  // Seconds from the first request that is refused on, so that the save meets all of them.
   std::thread repair([&] {
+    const Deadline bound = Deadline::After(absl::Seconds(60));
+    while (proxy.faults() == 0 && !bound.Expired()) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
     absl::SleepFor(absl::Seconds(3));
     down = false;
   });

@@ -1,12 +1,17 @@
-// A start that goes wrong is told in one line, within a second, and without a secret.
+// A start that goes wrong is told in one line, within a second on a calm machine, and without a
+// secret.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "tests/checkpoint/s3/fault_proxy.h"
 #include "tests/checkpoint/s3/s3_server.h"
+#include "tests/testing/ports.h"
 
 namespace dtrain::checkpoint::s3::open_test {
 namespace {
@@ -29,10 +34,20 @@ class MovedClock final : public Clock {
 
 class OpenTest : public ::testing::Test {
  protected:
+  // The end of `start`. A busy machine may hold up one of them, but hardly each of ten.
+  static absl::Status WithinASecond(const std::function<absl::Status()>& start) {
+    absl::Status status;
+    absl::Duration shortest = absl::InfiniteDuration();
+    for (int i = 0; i < 10 && shortest >= absl::Seconds(1); ++i) {
+      const int64_t begin = Clock::Real().MonotonicNanos();
+      status = start();
+      shortest = std::min(shortest, absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin));
+    }
+    EXPECT_LT(shortest, absl::Seconds(1)) << status;
+    return status;
+  }
   absl::Status Open(const std::string& url, const S3Options& options) {
-    const absl::Time begin = absl::Now();
-    absl::Status status = OpenS3Storage(url, options).status();
-    EXPECT_LT(absl::Now() - begin, absl::Seconds(1)) << status;
+    const absl::Status status = WithinASecond([&] { return OpenS3Storage(url, options).status(); });
     const std::string message(status.message());
     EXPECT_THAT(message,
                 AllOf(Not(HasSubstr("canary")), Not(HasSubstr("AKIA")), Not(HasSubstr("\n"))));
@@ -90,9 +105,8 @@ TEST_F(OpenTest, AMissingPermissionToWriteIsToldAtTheFirstWrite) {
   (*options_.environment)["AWS_SECRET_ACCESS_KEY"] = S3Server::kReaderSecret;
   const auto storage = OpenS3Storage(url_, options_);
   ASSERT_TRUE(storage.ok()) << storage.status();
-  const absl::Time begin = absl::Now();
-  const absl::Status status = (*storage)->Publish("epochs/E00000001", "x");
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(1));
+  const absl::Status status =
+      WithinASecond([&] { return (*storage)->Publish("epochs/E00000001", "x"); });
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("with the keys of AWS_ACCESS_KEY_ID"),
@@ -109,7 +123,8 @@ TEST_F(OpenTest, WithoutCredentialsTheErrorSaysWhereItLooked) {
 }
 
 TEST_F(OpenTest, AnEndpointWhereNothingListensIsTriedAFewTimes) {
-  options_.endpoint = absl::StrCat("http://127.0.0.1:", FreePort());
+  const UniqueFd bound = test_ports::BindLoopback(0);
+  options_.endpoint = absl::StrCat("http://127.0.0.1:", test_ports::PortOf(bound));
   const absl::Status status = Open(url_, options_);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()),

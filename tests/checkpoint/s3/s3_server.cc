@@ -1,11 +1,8 @@
 #include "tests/checkpoint/s3/s3_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +19,7 @@
 #include "checkpoint/storage/s3/digest.h"
 #include "checkpoint/storage/s3/http.h"
 #include "checkpoint/storage/s3/signature.h"
+#include "tests/testing/ports.h"
 
 namespace dtrain::checkpoint::s3 {
 namespace {
@@ -48,7 +46,7 @@ std::string SeaweedIdentities() {
 
 std::vector<std::string> SeaweedCommand(const std::string& folder, int port) {
   const std::string weed = std::filesystem::path(S3_PYTHON).parent_path() / "weed";
-  const auto free = [] { return absl::StrCat(FreePort()); };
+  const auto free = [] { return absl::StrCat(test_ports::UnusedPort()); };
   return {weed,
           "server",
           "-ip=127.0.0.1",
@@ -96,17 +94,6 @@ int MakeBucket(HttpTransport& transport, const S3Server& server) {
 }
 
 }  // namespace
-
-int FreePort() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  DT_CHECK_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  socklen_t bytes = sizeof(address);
-  DT_CHECK_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
-  return ntohs(address.sin_port);
-}
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const Environment& environment,
                            const std::string& log_path) {
@@ -164,7 +151,7 @@ S3Server& S3Server::Of(Kind kind) {
   return *server;
 }
 
-S3Server::S3Server(Kind kind) : kind_(kind), port_(FreePort()) {
+S3Server::S3Server(Kind kind) : kind_(kind), port_(test_ports::UnusedPort()) {
   Environment environment = ReadEnvironment();
   if (kind == Kind::kSeaweed) {
     DT_CHECK_OK(WriteFileAtomic(folder_.path() + "/identities.json", SeaweedIdentities()));

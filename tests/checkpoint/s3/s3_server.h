@@ -11,9 +11,6 @@
 
 namespace dtrain::checkpoint::s3 {
 
-// A port of 127.0.0.1 that nothing listens on now.
-int FreePort();
-
 // A child process that ends with this object, and with this process however that ends.
 class ChildProcess {
  public:

@@ -50,12 +50,7 @@ absl::Status Train(RankContext& context, const std::string& folder, int stage, i
   DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
   testing::Tokens source{.call = engine->step(), .rank = context.rank, .size = context.size};
   while (engine->step() < until) {
-    DT_RETURN_IF_ERROR(engine
-                           ->Step(source,
-                                  [&](const at::Tensor& tokens) {
-                                    return Loss(model.Loss(tokens), tokens.size(0));
-                                  })
-                           .status());
+    DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
     DT_RETURN_IF_ERROR(average->Update());
     DT_RETURN_IF_ERROR(engine->WithParameters([&] {
       expected = expected * kDecay + model.table.detach().to(at::kDouble) * (1 - kDecay);

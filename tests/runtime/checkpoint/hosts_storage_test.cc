@@ -17,6 +17,7 @@
 #include "checkpoint/journal/mend_segments.h"
 #include "checkpoint/journal/segment_writer.h"
 #include "checkpoint/storage/posix_storage.h"
+#include "runtime/checkpoint/tiers/hosts_replicas.h"
 #include "tests/runtime/testing/job_for_tests.h"
 
 namespace dtrain::hosts_storage_test {
@@ -119,6 +120,36 @@ TEST_F(HostsStorageTest, AJournalGrowsOnTheDiskAndInTheMemoryOfTheNextHost) {
   EXPECT_THAT(alone_, IsEmpty());
 }
 
+// Notes what is appended to it, and how.
+class NotedFile final : public checkpoint::WritableFile {
+ public:
+  explicit NotedFile(std::string& calls) : calls_(calls) {}
+  absl::Status Append(absl::Span<const std::byte> data) override { return Note("append", data); }
+  absl::Status AppendHeld(absl::Span<const std::byte> data) override { return Note("held", data); }
+  absl::Status Sync() override { return absl::OkStatus(); }
+  absl::Status Finish() override { return absl::OkStatus(); }
+
+ private:
+  absl::Status Note(const char* how, absl::Span<const std::byte> data) {
+    absl::StrAppend(&calls_, how, " ",
+                    absl::string_view(reinterpret_cast<const char*>(data.data()), data.size()),
+                    "\n");
+    return absl::OkStatus();
+  }
+  std::string& calls_;
+};
+
+TEST(ReplicatedFileTest, MemoryThatStaysIsNotCopiedForTheDiskAndGoesToTheReplica) {
+  std::string near;
+  std::string replica;
+  ReplicatedFile file(std::make_unique<NotedFile>(near),
+                      {.file = std::make_unique<NotedFile>(replica), .end = nullptr});
+  EXPECT_TRUE(file.Append(AsBytes("head")).ok());
+  EXPECT_TRUE(file.AppendHeld(AsBytes("gradient")).ok());
+  EXPECT_EQ(near, "append head\nheld gradient\n");
+  EXPECT_EQ(replica, "append head\nappend gradient\n");
+}
+
 TEST_F(HostsStorageTest, AReplicaOfTheJournalEndsWhereItsRoomDoesAndTheJournalGoesOn) {
   const auto rank = RankOf(0);
   rank->SetJournalRoom(40);  // Four segments share it.
@@ -148,20 +179,8 @@ TEST_F(HostsStorageTest, SegmentsThatNoCheckpointRemovesDoNotFillTheMemory) {
   EXPECT_THAT(alone_, ElementsAre(HasSubstr("has 5 segments and room for 4")));
 }
 
-TEST_F(HostsStorageTest, AJournalThatAMemoryAloneHoldsIsSavedOnADisk) {
-  const std::string path = absl::StrCat(kSegment, "/a");
-  Write("memory-0/" + path, "one two three");
-  Write("disk-1/" + path, "one");  // Torn.
-  const auto rank = RankOf(1);
-  const auto opened = rank->OpenFile(path);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  EXPECT_EQ((*opened)->bytes(), 13U);
-  ASSERT_TRUE((*opened)->MakeDurable().ok());
-  EXPECT_EQ(Text("disk-1/" + path), "one two three");
-}
-
-// Steps 1 to 3 of a journal of one rank, as they lie on a disk.
-std::string Journalled(const std::string& folder) {
+// Steps 1 to `last` of a journal of one rank, as they lie on a disk.
+std::string Journalled(const std::string& folder, int64_t last = 3) {
   const auto storage = *checkpoint::OpenPosixStorage(folder);
   const checkpoint::SegmentHeader header{.job = "test",
                                          .id = {1, 0},
@@ -170,7 +189,7 @@ std::string Journalled(const std::string& folder) {
                                          .settings = Json::object(),
                                          .ranges = {{0, 1000}}};
   auto segment = *checkpoint::SegmentWriter::Create(*storage, header);
-  for (int64_t step = 1; step <= 3; ++step) {
+  for (int64_t step = 1; step <= last; ++step) {
     const std::vector<std::byte> gradient(2000, static_cast<std::byte>(step));
     checkpoint::AfterStep after;
     EXPECT_TRUE(
@@ -248,6 +267,78 @@ TEST_F(MendTest, WhatNoCopyHoldsIsLeftAsItIs) {
   Put(Flipped(whole_, whole_.size() - 9), Flipped(whole_, whole_.size() / 2));
   EXPECT_FALSE(Mend(*rank));
   EXPECT_EQ(LastWhole(*rank), 2);
+}
+
+// What a host saves on its own disk of a segment whose longest copy a memory holds.
+class SaveHereTest : public MendTest {
+ protected:
+  // Opens the file as a run does that resumes, and has it made durable.
+  absl::Status Save() {
+    const auto rank = RankOf(1);
+    const auto opened = rank->OpenFile(kFirstRanks);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? (*opened)->MakeDurable() : opened.status();
+  }
+  std::string OnDisk() const { return Text(absl::StrCat("disk-1/", kFirstRanks)); }
+  // The files of the segment on this host's disk, those of no meaning too.
+  int FilesOnDisk() const {
+    int files = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(Path(absl::StrCat("disk-1/", kSegment)))) {
+      files += entry.is_regular_file() ? 1 : 0;
+    }
+    return files;
+  }
+
+  const std::string two_steps_ = Journalled(Path("two"), 2);
+  const std::string one_step_ = Journalled(Path("one"), 1);
+};
+
+TEST_F(SaveHereTest, AReplicaThatIsWholeTakesThePlaceOfATornFile) {
+  Put(whole_.substr(0, whole_.size() - 1500), whole_);
+  EXPECT_TRUE(Save().ok());
+  EXPECT_EQ(OnDisk(), whole_);
+  EXPECT_EQ(FilesOnDisk(), 1);
+}
+
+TEST_F(SaveHereTest, AReplicaThatNoDiskHasIsSaved) {
+  Write(absl::StrCat("memory-0/", kFirstRanks), whole_);
+  EXPECT_TRUE(Save().ok());
+  EXPECT_EQ(OnDisk(), whole_);
+}
+
+TEST_F(SaveHereTest, ALongerReplicaThatIsDamagedTakesNoWholeStepFromTheDisk) {
+  const std::string torn = whole_.substr(0, whole_.size() - 10);  // Steps 1 and 2 are whole.
+  for (const size_t at : {two_steps_.size() - 9, one_step_.size() - 9, size_t{40}}) {
+    SCOPED_TRACE(at);
+    Put(torn, Flipped(whole_, at));
+    const auto rank = RankOf(1);
+    const auto opened = rank->OpenFile(kFirstRanks);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_EQ((*opened)->bytes(), whole_.size()) << "the replica is read";
+    EXPECT_TRUE((*opened)->MakeDurable().ok());
+    EXPECT_EQ(OnDisk(), torn);
+    EXPECT_EQ(FilesOnDisk(), 1);
+    EXPECT_TRUE(Mend(*rank));
+    EXPECT_EQ(LastWhole(*rank), 2);
+  }
+}
+
+TEST_F(SaveHereTest, ADamagedReplicaIsCutBehindItsLastWholeStepIfThatLeadsFurther) {
+  const std::string damaged = Flipped(whole_, whole_.size() - 9);  // In step 3.
+  for (const std::string& on_disk : {one_step_, two_steps_.substr(0, two_steps_.size() - 1)}) {
+    Put(on_disk, damaged);
+    EXPECT_TRUE(Save().ok());
+    EXPECT_EQ(OnDisk(), two_steps_);
+    EXPECT_EQ(FilesOnDisk(), 1);
+  }
+}
+
+TEST_F(SaveHereTest, ASegmentOfWhichNothingIsWholeIsNotSaved) {
+  Write(absl::StrCat("memory-0/", kFirstRanks), Flipped(whole_, 40));
+  EXPECT_TRUE(absl::IsDataLoss(Save()));
+  EXPECT_EQ(OnDisk(), "none");
+  EXPECT_EQ(FilesOnDisk(), 0);
 }
 
 TEST_F(MendTest, TheNextHostGetsTheSegmentsThatOneHostAloneHolds) {

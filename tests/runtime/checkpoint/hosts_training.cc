@@ -64,12 +64,7 @@ absl::Status TrainRank(RankContext& context, const std::string& folder, const Tr
   job->metrics().Log("own/resumed", static_cast<double>(engine->step()));
   Tokens source{engine->step(), job->rank(), job->world_size(), 1};
   while (engine->step() < training.until) {
-    DT_RETURN_IF_ERROR(engine
-                           ->Step(source,
-                                  [&](const at::Tensor& tokens) {
-                                    return Loss(model.Loss(tokens), tokens.size(0));
-                                  })
-                           .status());
+    DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
     DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
   }
   // All are killed at once, when what follows the last commit is done too.

@@ -132,7 +132,7 @@ TEST_P(JournalDeviceTest, ACutRunGoesOnWithTheBitsOfAnUncutOne) {
   EXPECT_EQ(SavedStep(cut.path(), 9), SavedStep(uncut.path(), 9));
 }
 
-// What two ranks have journalled, one replays, at another stage: to the bits of a checkpoint.
+// One rank replays what two have journalled, at another stage, to the bits of a checkpoint.
 TEST(JournalDeviceRanksTest, AnotherNumberReplaysToTheSameBits) {
   std::string saves[2];
   for (const bool journalled : {false, true}) {

@@ -63,7 +63,7 @@ struct Reshard {
   Side to;
 };
 
-// What a rank has behind step 3, and of step 4.
+// A rank has this behind step 3 and in step 4.
 absl::StatusOr<Json> TrainRank(RankContext& context, const std::string& folder, const Side& side,
                                bool resumes) {
   at::set_num_threads(1);
@@ -92,9 +92,7 @@ absl::StatusOr<Json> TrainRank(RankContext& context, const std::string& folder, 
       found["states"] = testing::StatesDigest(engine->state(), context.rank);
       found["updates"] = engine->state().progress.updates;
     }
-    DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, [&](const at::Tensor& tokens) {
-      return Loss(model.Loss(tokens), tokens.size(0));
-    }));
+    DT_ASSIGN_OR_RETURN(const auto report, TakeStep(*engine, model, source));
     found["loss"] = double{report.loss};
     found["rate"] = report.learning_rate;
     if (!resumes && engine->step() == 3) {

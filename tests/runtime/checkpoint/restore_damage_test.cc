@@ -81,12 +81,7 @@ absl::StatusOr<Json> TrainOne(testing::RankContext& context, const Training& tra
     if (engine->step() >= training.until) {
       return all;
     }
-    DT_RETURN_IF_ERROR(engine
-                           ->Step(source,
-                                  [&](const at::Tensor& tokens) {
-                                    return Loss(model.Loss(tokens), tokens.size(0));
-                                  })
-                           .status());
+    DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
     kept.add_(1);
     DT_RETURN_IF_ERROR(checkpoints->MaybeSave(engine->step()));
   }
@@ -109,8 +104,7 @@ absl::StatusOr<std::vector<Json>> Train(int size, const std::vector<Training>& t
   DT_RETURN_IF_ERROR(cluster.status());
   std::vector<Json> ranks;
   for (int rank = 0; rank < size; ++rank) {
-    DT_ASSIGN_OR_RETURN(const std::string text, (*cluster)->store().Get(absl::StrCat("all/", rank),
-                                                                        Deadline::After(kBound)));
+    DT_ASSIGN_OR_RETURN(const std::string text, (*cluster)->Result(absl::StrCat("all/", rank)));
     DT_ASSIGN_OR_RETURN(Json all, ParseJson(text, "contents"));
     ranks.push_back(std::move(all));
   }

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <new>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -389,6 +390,26 @@ TEST(JournalOffTest, WhereAWriteFailsAndTrainingGoesOn) {
   };
   EXPECT_EQ(TrainOn(1, folder.path(), training).losses.size(), 7U);
   EXPECT_EQ(TrainOn(1, folder.path(), {.until = 8}).resumed, 4);
+}
+
+TEST(JournalThreadTest, AnExceptionEndsTheSegmentAsAFailedWriteDoes) {
+  const testing::TempFolder folder;
+  const auto storage = *checkpoint::OpenPosixStorage(folder.path());
+  JournalThread thread(*storage);
+  thread.Begin({.job = "test",
+                .id = {1, 0},
+                .layout_hash = "0123456789abcdef",
+                .settings = Json::object(),
+                .ranges = {{0, 1000}}});
+  thread.Append({.step = 1,
+                 .update = []() -> absl::StatusOr<KeptUpdate> { throw std::bad_alloc(); },
+                 .after = nullptr});
+  thread.Append({.step = 2,
+                 .update = []() -> absl::StatusOr<KeptUpdate> { return KeptUpdate(); },
+                 .after = nullptr});
+  thread.WaitUntilIdle();
+  EXPECT_THAT(std::string(thread.failure().message()), HasSubstr("in the step journal's thread"));
+  EXPECT_EQ(thread.work().steps, 0) << "step 2 counts as durable, and no reader would find it";
 }
 
 // A fresh start takes nothing from the journal of the run before.

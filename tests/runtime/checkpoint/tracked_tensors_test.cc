@@ -48,12 +48,7 @@ absl::StatusOr<std::vector<double>> Average(int size, const std::string& folder,
         DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
         testing::Tokens source{.call = engine->step(), .rank = context.rank, .size = context.size};
         while (engine->step() < until) {
-          DT_RETURN_IF_ERROR(engine
-                                 ->Step(source,
-                                        [&](const at::Tensor& tokens) {
-                                          return Loss(model.Loss(tokens), tokens.size(0));
-                                        })
-                                 .status());
+          DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
           const at::NoGradGuard no_grad;
           table.lerp_(model.table, 0.25);
           bias.lerp_(model.biases[2], 0.25);
@@ -70,10 +65,7 @@ absl::StatusOr<std::vector<double>> Average(int size, const std::string& folder,
   DT_RETURN_IF_ERROR(cluster.status());
   std::vector<std::string> texts;
   for (int rank = 0; rank < size; ++rank) {
-    texts.push_back((*cluster)
-                        ->store()
-                        .Get(absl::StrCat("numbers/", rank), Deadline::After(absl::Seconds(20)))
-                        .value_or("[]"));
+    texts.push_back((*cluster)->Result(absl::StrCat("numbers/", rank)).value_or("[]"));
   }
   for (const auto& result : (*cluster)->Join()) {
     DT_RETURN_IF_ERROR(result.status);
