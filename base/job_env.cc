@@ -161,9 +161,6 @@ std::string FirstNonEmpty(std::initializer_list<std::string> texts) {
 }
 
 absl::StatusOr<LaunchSource> FindSource(const Reader& reader) {
-  if (reader.Text(env::kReuse) == env::kReserveProcess) {
-    return LaunchSource::kAlone;  // It is no rank yet, whatever a scheduler's variables say.
-  }
   if (reader.HasAll({"RANK", "LOCAL_RANK", "WORLD_SIZE"})) {
     return reader.Has(env::kStore) ? LaunchSource::kDtrain : LaunchSource::kTorchrun;
   }
@@ -262,10 +259,16 @@ bool AllocatorIsConfigured(const Environment& environment) {
          !reader.Text("PYTORCH_CUDA_ALLOC_CONF").empty();
 }
 
+bool IsReserve(const Environment& environment) {
+  return Reader(environment).Text(env::kReuse) == env::kReserveProcess;
+}
+
 absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
   const Reader reader(environment);
   JobEnv job;
-  DT_ASSIGN_OR_RETURN(job.source, FindSource(reader));
+  if (!IsReserve(environment)) {
+    DT_ASSIGN_OR_RETURN(job.source, FindSource(reader));
+  }
   switch (job.source) {
     case LaunchSource::kDtrain:
     case LaunchSource::kTorchrun: {
@@ -314,8 +317,7 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
                               reader.Text("OMPI_MCA_ess_base_jobid"), reader.Text("SLURM_JOB_ID")});
   job.run_dir = reader.Text(env::kRunDir);
   job.agent_socket = reader.Text(env::kAgentSocket);
-  job.is_reserve = reader.Text(env::kReuse) == env::kReserveProcess;
-  job.reuse = job.is_reserve || reader.Text(env::kReuse) == "1";
+  job.reuse = IsReserve(environment) || reader.Text(env::kReuse) == "1";
   job.host_address = reader.Text(env::kHost);
   job.node_id = reader.Text(env::kNodeId);
   job.rdma_device = reader.Text(env::kRdmaDevice);

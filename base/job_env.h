@@ -63,7 +63,6 @@ struct JobEnv {
   bool store_is_served = false;    // True: a dtrain coordinator listens there already.
   bool torch_agent_store = false;  // torchrun's TCPStore listens on store_host:store_port.
   bool reuse = false;              // The agent reuses processes that stay.
-  bool is_reserve = false;         // It has started this one ahead of its first attempt.
   int token_fd = -1;
   std::string token_file;
   std::string agent_socket;
@@ -104,6 +103,10 @@ bool AllocatorIsConfigured(const Environment& environment);
 // allowed, and refuse a batch script that would wait for ever (a Slurm job with several tasks,
 // outside a step).
 absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment);
+
+// Whether the agent has started this process ahead of its first attempt (kReserveProcess). It is no
+// rank then, whatever a scheduler's variables say.
+bool IsReserve(const Environment& environment);
 
 // Expands a Slurm host list, e.g. "gpu-[007-009,011],a,b[1-2]c[3-4]": zero padding is kept, several
 // brackets give the product, left to right. At most 65,536 names.

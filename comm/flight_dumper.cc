@@ -78,13 +78,13 @@ void FlightDumper::RequestForSignal(int signal) {
 void FlightDumper::RequestForFailure() { Ring(kFailure); }
 
 // The thread whose check failed may hold any lock, even a recorder's. So the dumper's thread
-// writes, and this one waits a moment.
+// writes, and this one waits a moment, on a busy host some seconds.
 void FlightDumper::DumpInCrash() {
   if (the_bell.load() < 0) {
     return;
   }
   Ring(kCrash);
-  for (int i = 0; i < 100 && !crash_dumped.load(); ++i) {
+  for (int i = 0; i < 500 && !crash_dumped.load(); ++i) {
     Clock::Real().Sleep(absl::Milliseconds(10));
   }
 }
@@ -107,7 +107,9 @@ void FlightDumper::Run() {
     if (const absl::Status status = Dump(reason); !status.ok()) {
       DT_LOG(Warning) << "flight record: " << status.message();
     }
-    crash_dumped.store((why & kCrash) != 0);
+    if ((why & kCrash) != 0) {  // It stays so: another dump may follow before the crash looks.
+      crash_dumped.store(true);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,26 @@ absl::Status NodeSession::OpenRunDirectory(const std::string& run_id) {
   return absl::OkStatus();
 }
 
+// A job of this host that still runs in the directory would lose its next save to this one. The
+// nodes of one job share theirs, and a job that runs on another host is stopped by its epoch.
+absl::Status NodeSession::CheckThatNoJobRunsThere() const {
+  if (options_.nodes > 1) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<std::vector<JobFacts>> jobs = RunningJobs(RegistryFolder(environment_));
+  std::error_code none;
+  const std::filesystem::path here = std::filesystem::weakly_canonical(run_dir_, none);
+  for (const JobFacts& job : jobs.ok() ? *jobs : std::vector<JobFacts>()) {
+    if (std::filesystem::weakly_canonical(job.run_dir, none) == here) {
+      return absl::UnavailableError(absl::StrFormat(
+          "a job of %s (process %d) already runs in run directory %s; wait for its end, stop it "
+          "by `dtrain stop %s`, or give this one a --run-dir of its own",
+          job.program, job.pid, run_dir_, run_dir_));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NodeSession::TakeKey() {
   constexpr absl::Duration kInputTime = absl::Minutes(1);
   if (start_ != nullptr) {
@@ -126,6 +147,7 @@ absl::Status NodeSession::Prepare() {
   DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
   DT_ASSIGN_OR_RETURN(local_ranks_, RanksHere(options_));
   run_dir_ = RunDirOf(options_);
+  DT_RETURN_IF_ERROR(CheckThatNoJobRunsThere());
   DT_RETURN_IF_ERROR(TakeKey());
   log_dir_ = options_.log_dir.empty() ? absl::StrCat(run_dir_, "/logs") : options_.log_dir;
   run_id_ = options_.rendezvous_id.empty() ? RandomRunId() : options_.rendezvous_id;

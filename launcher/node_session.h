@@ -72,6 +72,7 @@ class NodeSession {
 
  private:
   absl::Status TakeKey();
+  absl::Status CheckThatNoJobRunsThere() const;
   NodeBinding Binding(int attempt) const;
   void ShowOutputs(Attempt& attempt);
   void Announce(const Attempt& attempt) const;

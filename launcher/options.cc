@@ -82,13 +82,10 @@ struct Raw {
 
 // This launcher's flag for a name of DeepSpeed's.
 std::string Alias(const std::string& name) {
-  if (name == "num-gpus") {
-    return "nproc-per-node";
-  }
-  if (name == "num-nodes") {
-    return "nnodes";
-  }
-  return name == "bind-cores-to-rank" ? "bind-cores" : name;
+  return name == "num-gpus"             ? "nproc-per-node"
+         : name == "num-nodes"          ? "nnodes"
+         : name == "bind-cores-to-rank" ? "bind-cores"
+                                        : name;
 }
 
 // The message for flags of other launchers that do not exist here; it says what to use instead.
@@ -255,8 +252,7 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
   return split;
 }
 
-// PET_<FLAG>=value of the environment as flags; they come first, so the command line overrides
-// them.
+// PET_<FLAG>=value of the environment as flags. The command line comes after them and wins.
 std::vector<std::string> EnvironmentFlags(const CLI::App& app, const Environment& environment) {
   std::vector<std::string> flags;
   for (const std::string& name : FlagNames(app)) {
@@ -311,6 +307,23 @@ absl::Status ReadNodes(const std::string& text, LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+// Keys of torchrun that dtrain has no use for are ignored.
+absl::Status ReadMeetingTimes(const std::string& pairs, LaunchOptions& options) {
+  for (const auto part : absl::StrSplit(pairs, absl::ByAnyChar(", "), absl::SkipEmpty())) {
+    const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (pair.size() != 2) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--rdzv-conf has \"%s\"; allowed: KEY=VALUE,KEY=VALUE", part));
+    }
+    if (pair[0] == "join_timeout") {
+      DT_ASSIGN_OR_RETURN(options.join_timeout, Seconds("--rdzv-conf join_timeout", pair[1]));
+    } else if (pair[0] == "last_call_timeout") {
+      DT_ASSIGN_OR_RETURN(options.last_call, Seconds("--rdzv-conf last_call_timeout", pair[1]));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) {
   DT_RETURN_IF_ERROR(CheckHostFlags(app, options.hosts));
   DT_RETURN_IF_ERROR(ReadNodes(raw.nnodes, options));
@@ -330,14 +343,7 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
                         Integer("--local-ranks-filter", std::string(part), 0, 65535));
     options.local_filter.push_back(local);
   }
-  for (const absl::string_view part : absl::StrSplit(raw.rdzv_conf, ',', absl::SkipEmpty())) {
-    const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    if (pair[0] == "join_timeout" && pair.size() == 2) {
-      DT_ASSIGN_OR_RETURN(options.join_timeout, Seconds("--rdzv-conf join_timeout", pair[1]));
-    } else if (pair[0] == "last_call_timeout" && pair.size() == 2) {
-      DT_ASSIGN_OR_RETURN(options.last_call, Seconds("--rdzv-conf last_call_timeout", pair[1]));
-    }
-  }
+  DT_RETURN_IF_ERROR(ReadMeetingTimes(raw.rdzv_conf, options));
   if (options.rendezvous.empty() && !raw.master_addr.empty()) {
     const bool is_v6 = absl::StrContains(raw.master_addr, ':') && raw.master_addr.front() != '[';
     options.rendezvous =
@@ -412,11 +418,6 @@ absl::Status TakePlace(const CLI::App& app, const std::vector<std::string>& type
 
 }  // namespace
 
-int StreamChoice::For(int local_rank) const {
-  const auto at = static_cast<size_t>(local_rank);
-  return at < by_local.size() && by_local[at] >= 0 ? by_local[at] : all;
-}
-
 absl::StatusOr<StreamChoice> ParseStreams(const std::string& flag, const std::string& text) {
   StreamChoice choice;
   const auto bad = [&] {
@@ -455,7 +456,7 @@ absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus) {
   int ranks = 0;
   if (!absl::SimpleAtoi(text, &ranks) || ranks < 1 || ranks > 65536) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--nproc-per-node is \"%s\"; allowed: auto, cpu, gpu or a number from 1", text));
+        "--nproc-per-node is \"%s\"; allowed: auto, cpu, gpu or a number from 1 to 65536", text));
   }
   return ranks;
 }

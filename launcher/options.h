@@ -2,6 +2,7 @@
 // few of DeepSpeed's spellings. Pure: arguments and environment in, options or a message out.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,10 @@ namespace dtrain::launcher {
 struct StreamChoice {
   int all = 0;                // 0 none, 1 out, 2 err, 3 both.
   std::vector<int> by_local;  // Overrides by local rank; -1: not given.
-  int For(int local_rank) const;
+  int For(int local_rank) const {
+    const auto at = static_cast<size_t>(local_rank);
+    return at < by_local.size() && by_local[at] >= 0 ? by_local[at] : all;
+  }
 };
 
 struct LaunchOptions {

@@ -34,6 +34,12 @@ std::string WhyNot(const RestartInput& input) {
 
 }  // namespace
 
+bool IsProgramsError(const RankEnd& end) {
+  const int code = CodeOf(end);
+  const bool is_stop = code == kExitInterrupted || code == kExitTerminated;
+  return FailedByItself(end) && !is_stop && !WhyNot({.cause = end}).empty();
+}
+
 RestartPlan RestartDecision(const RestartInput& input) {
   RestartPlan plan;
   plan.exit_code = input.node_lost ? static_cast<int>(kExitTemporary) : CodeOf(input.cause);

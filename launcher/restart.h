@@ -33,4 +33,8 @@ inline constexpr int kAttemptsWithoutProgressMax = 3;
 
 RestartPlan RestartDecision(const RestartInput& input);
 
+// Whether the rank ended because of the program or its user, so that no restart would help. A stop
+// signal, which a host that goes down sends too, is no such error.
+bool IsProgramsError(const RankEnd& end);
+
 }  // namespace dtrain::launcher

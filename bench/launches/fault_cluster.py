@@ -219,6 +219,8 @@ class Cluster:
 
     def make(self, fault):
         """A fault from its begin until the job has got over it."""
+        # The fault before may have been noticed later than anything told.
+        self.await_that(self.is_settled, f"two nodes that train and a spare before {fault.text()}")
         made_on = self.begin(fault)
         end = time.monotonic() + fault.lasts_s
         while (left := end - time.monotonic()) > 0:
@@ -257,7 +259,7 @@ class Cluster:
                 raise Broken(f"node {node} does not end within {within_s} s:\n{self.all_said()}") from None
         return [agent.returncode for agent in self.agents]
 
-    def orphans(self, within_s=5):
+    def orphans(self, within_s=20):
         """What runs on the hosts although the job has ended."""
         end = time.monotonic() + within_s
         while (left := [pid for node in range(NODES) for pid in self.pids(node)]) and time.monotonic() < end:

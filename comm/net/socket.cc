@@ -199,8 +199,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   if (colon == absl::string_view::npos || colon == 0 ||
       !absl::SimpleAtoi(text.substr(colon + 1), &endpoint.port) || endpoint.port < 0 ||
       endpoint.port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("\"%s\" is no address; allowed: host:port or [v6]:port", text));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "\"%s\" is no address; allowed: host:port or [v6]:port, with a port up to 65535", text));
   }
   absl::string_view host = text.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') {

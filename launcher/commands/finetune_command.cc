@@ -2,11 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/console/command_line.h"
@@ -29,6 +31,17 @@ namespace fs = std::filesystem;
 constexpr char kName[] = "dtrain finetune";
 constexpr size_t kFileBytesMax = 32U << 20;
 
+// The library's own check would print the largest number of the type.
+CLI::Validator AboveZero() {
+  return {[](std::string& text) {
+            double value = 0;
+            return absl::SimpleAtod(text, &value) && std::isfinite(value) && value > 0
+                       ? std::string()
+                       : absl::StrCat("Value ", text, " is not a number above 0");
+          },
+          ""};
+}
+
 void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
   CLI::Option* const full =
       app.add_flag("--full", options.full, "Train all weights. Default: LoRA adapters");
@@ -43,7 +56,7 @@ void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "How often each sample is trained on")
       ->option_text("NUMBER")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   app.add_option("--batch", options.batch, "Rows of a step, of all ranks")
       ->option_text("ROWS")
@@ -52,7 +65,7 @@ void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
   app.add_option("--lr", options.learning_rate,
                  "Learning rate. Default: 2e-4 for adapters, 1e-5 for all weights")
       ->option_text("NUMBER")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   app.add_flag("--bf16", options.bf16, "Compute in bf16. Default: fp32");
   app.add_option("--nproc,--nproc-per-node", options.ranks, "Ranks on this machine")
       ->option_text("N")
@@ -90,7 +103,8 @@ void AddDataOptions(CLI::App& app, FinetuneOptions& options) {
   app.add_option("--template", options.chat,
                  "How samples are written: chatml, llama3, qwen, alpaca or plain. Default: as the "
                  "model's own chat template, where that is one of them")
-      ->option_text("NAME");
+      ->option_text("NAME")
+      ->check(CLI::IsMember({"chatml", "llama3", "qwen", "alpaca", "plain"}));
   app.add_option("--sequence-length", options.sequence_length,
                  "Tokens of a row, into which whole samples are packed. Default: 1024, or fewer "
                  "where the model takes fewer")
@@ -120,6 +134,7 @@ std::string TextOf(const std::string& path) { return ReadFile(path, kFileBytesMa
 FinetuneOutput OutputOf(const FinetuneOptions& options) {
   return {.folder = options.out,
           .model_folder = options.folder,
+          .run_dir = options.run_dir,
           .record = DataFolderOf(options) + "/finetune-output.json",
           .overwrite = options.overwrite};
 }

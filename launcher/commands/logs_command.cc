@@ -149,8 +149,19 @@ void Follow(const std::string& run_dir, std::vector<Output>& outputs, Metrics& m
   }
 }
 
+// A rank that has no files where others have some is no rank of the attempt.
+absl::Status CheckRank(const std::string& log_dir, int rank) {
+  const auto files = LogFiles(log_dir, -1);
+  const bool is_there = rank < 0 || files.empty() || !LogFiles(log_dir, rank).empty();
+  return is_there ? absl::OkStatus()
+                  : absl::NotFoundError(absl::StrFormat(
+                        "%s has no output of rank %d; it has that of ranks from %d to %d", log_dir,
+                        rank, files.front().first, files.back().first));
+}
+
 absl::Status ShowLogs(const LogsOptions& options) {
   DT_ASSIGN_OR_RETURN(const std::string log_dir, LogFolder(options.run_dir));
+  DT_RETURN_IF_ERROR(CheckRank(log_dir, options.rank));
   const auto lines = static_cast<size_t>(options.lines);
   std::vector<Output> outputs;
   for (const auto& [rank, path] : LogFiles(log_dir, options.rank)) {

@@ -1,6 +1,5 @@
 #include "launcher/nodes/coordinator.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +14,7 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr absl::Duration kWaitForMessage = absl::Milliseconds(50);
+constexpr int kMessagesMax = 1 << 16;  // One look reads no more. An agent posts a few.
 
 }  // namespace
 
@@ -73,10 +73,19 @@ void Coordinator::Run() {
   int64_t next = 1;
   int64_t before = Clock::Real().MonotonicNanos();
   while (!stop_) {
-    absl::Status status = ReadMessage(next);
+    LobbyNews news;
+    absl::Status status = ReadMessage(next, news.messages);
+    NoteConnections(news);
+    if (status.ok() && !news.gone.empty()) {
+      status = ReadRest(next, news.messages);
+    }
+    if (state_.AwaitsOwnEnd(news.gone)) {
+      AwaitOwnEnd();
+    }
     const int64_t now = Clock::Real().MonotonicNanos();
-    TakeLosses(now, absl::Nanoseconds(now - before));
+    news.passed = absl::Nanoseconds(now - before);
     before = now;
+    state_.Take(news, now);
     state_.Tick(now);
     if (status.ok()) {
       status = Publish();
@@ -104,7 +113,7 @@ void Coordinator::GiveUp(const absl::Status& why) {
   }
 }
 
-absl::Status Coordinator::ReadMessage(int64_t& next) {
+absl::Status Coordinator::ReadMessage(int64_t& next, std::vector<LobbyMessage>& messages) {
   const std::string key = comm::ListItemKey(kLobbyInbox, next);
   const auto text = store_->Get(key, Deadline::After(kWaitForMessage));
   if (absl::IsDeadlineExceeded(text.status())) {
@@ -114,34 +123,33 @@ absl::Status Coordinator::ReadMessage(int64_t& next) {
   // Its text may name each node of the job, and at a change of coordinators each node sends one.
   DT_RETURN_IF_ERROR(store_->Delete(key, Deadline::After(kStoreCallTimeout)).status());
   ++next;
-  const absl::StatusOr<LobbyMessage> message = LobbyMessage::Parse(*text);
-  if (!message.ok()) {  // Only holders of the token post, so this is another version of dtrain.
+  absl::StatusOr<LobbyMessage> message = LobbyMessage::Parse(*text);
+  if (message.ok()) {
+    messages.push_back(*std::move(message));
+  } else {  // Only holders of the token post, so this is another version of dtrain.
     DT_LOG(Warning) << message.status().message();
-    return absl::OkStatus();
   }
-  const int64_t now = Clock::Real().MonotonicNanos();
-  if (message->kind == LobbyMessage::Kind::kJoin) {
-    TakeLosses(now,
-               absl::ZeroDuration());  // A node may be started again at once: its end is first.
-  }
-  state_.Take(*message, now);
   return absl::OkStatus();
 }
 
-// An agent that is started again at once joins behind the end of its former connection.
-void Coordinator::TakeLosses(int64_t now, absl::Duration passed) {
-  std::set<std::string> heard;
-  std::vector<std::string> gone;
-  {
-    std::lock_guard lock(mutex_);
-    heard.swap(heard_);
-    gone.swap(gone_);
+// What an agent has posted lies in the store before its connection ends.
+absl::Status Coordinator::ReadRest(int64_t& next, std::vector<LobbyMessage>& messages) {
+  for (int read = 0; read < kMessagesMax; ++read) {
+    const std::vector<std::string> key = {comm::ListItemKey(kLobbyInbox, next)};
+    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there,
+                        store_->Check(key, Deadline::After(kStoreCallTimeout)));
+    if (!is_there.front()) {
+      break;
+    }
+    DT_RETURN_IF_ERROR(ReadMessage(next, messages));
   }
-  if (std::any_of(gone.begin(), gone.end(),
-                  [this](const std::string& name) { return state_.IsOwnAgent(name); })) {
-    AwaitOwnEnd();
-  }
-  state_.TakeLosses(heard, gone, now, passed);
+  return absl::OkStatus();
+}
+
+void Coordinator::NoteConnections(LobbyNews& news) {
+  const std::lock_guard lock(mutex_);
+  news.heard.swap(heard_);
+  news.gone.swap(gone_);
 }
 
 // An agent's connection may end before the pipe does by which this process learns that the agent is

@@ -52,8 +52,9 @@ class Coordinator {
   absl::StatusOr<std::unique_ptr<comm::StoreClient>> Connect() const;
   void Run();
   void GiveUp(const absl::Status& why);
-  absl::Status ReadMessage(int64_t& next);
-  void TakeLosses(int64_t now, absl::Duration passed);
+  absl::Status ReadMessage(int64_t& next, std::vector<LobbyMessage>& messages);
+  absl::Status ReadRest(int64_t& next, std::vector<LobbyMessage>& messages);
+  void NoteConnections(LobbyNews& news);
   void AwaitOwnEnd() const;
   absl::Status Publish();
   absl::Status Send(const LobbyOrder& order) { return SendBy(*store_, order); }

@@ -1,6 +1,7 @@
 #include "launcher/nodes/coordinator_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -9,6 +10,29 @@
 #include "base/status.h"
 
 namespace dtrain::launcher {
+
+void CoordinatorState::Take(const LobbyNews& news, int64_t now_nanos) {
+  for (const LobbyMessage& message : news.messages) {
+    if (message.kind == LobbyMessage::Kind::kJoin) {
+      TakeLosses(news.heard, OfNode(message.node.number, news.gone), now_nanos,
+                 absl::ZeroDuration());
+    }
+    Take(message, now_nanos);
+  }
+  TakeLosses(news.heard, news.gone, now_nanos, news.passed);
+}
+
+// The agents of node `number` among `names`.
+std::vector<std::string> CoordinatorState::OfNode(int number,
+                                                  const std::vector<std::string>& names) const {
+  std::vector<std::string> found;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
+               [this, number](const std::string& name) {
+                 const int id = IdOf(name);
+                 return id >= 0 && nodes_.at(id).number == number;
+               });
+  return found;
+}
 
 void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
   const int id = message.kind == LobbyMessage::Kind::kJoin ? next_id_++ : IdOf(message.from);
@@ -101,10 +125,8 @@ void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
   }
 }
 
-bool CoordinatorState::IsOwnAgent(const std::string& name) const {
-  return std::any_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
-    return entry.second.name == name && nodes_.at(entry.first).number == 0;
-  });
+bool CoordinatorState::AwaitsOwnEnd(const std::vector<std::string>& gone) const {
+  return !job_.has_ended() && !OfNode(0, gone).empty();
 }
 
 LobbyOrder CoordinatorState::OrderOf(const ElasticAction& action) const {

@@ -15,20 +15,33 @@
 
 namespace dtrain::launcher {
 
+// What a coordinator has read and noticed since it looked last. An agent's connection and its
+// messages tell of its end on two ways, which must not overtake each other: a report is posted
+// before the connection ends, and an agent that is started again joins behind that.
+struct LobbyNews {
+  // In their order. They include all that the agents in `gone` have posted.
+  std::vector<LobbyMessage> messages = {};
+  std::set<std::string> heard = {};              // By names.
+  std::vector<std::string> gone = {};            // Agents whose connections have ended.
+  absl::Duration passed = absl::ZeroDuration();  // Time since the last news.
+};
+
 class CoordinatorState {
  public:
   // An agent of which nothing is heard for `silence` is lost.
   CoordinatorState(const ElasticOptions& job, absl::Duration silence, int64_t now_nanos)
       : silence_(silence), job_(job, now_nanos) {}
 
+  // Takes the messages, and then the losses.
+  void Take(const LobbyNews& news, int64_t now_nanos);
   void Take(const LobbyMessage& message, int64_t now_nanos);
   // By names: who was heard since the last call, and whose connections have ended. `passed` is the
   // time since the last call, of which at most 200 ms count: the rest is time in which this process
   // did not run.
   void TakeLosses(const std::set<std::string>& heard, const std::vector<std::string>& gone,
                   int64_t now_nanos, absl::Duration passed);
-  // Whether `name` is an agent of node 0, whose coordinator this is.
-  bool IsOwnAgent(const std::string& name) const;
+  // Whether an agent of node 0, whose coordinator this is, is among `gone` while the job goes on.
+  bool AwaitsOwnEnd(const std::vector<std::string>& gone) const;
   void Tick(int64_t now_nanos) { job_.Tick(now_nanos); }
   // Gives each order once, in order.
   std::vector<LobbyOrder> TakeOrders();
@@ -38,6 +51,7 @@ class CoordinatorState {
     std::string name;
     absl::Duration silent = absl::ZeroDuration();
   };
+  std::vector<std::string> OfNode(int number, const std::vector<std::string>& names) const;
   void Drain(const LobbyMessage& message, int64_t now);
   LobbyOrder OrderOf(const ElasticAction& action) const;
   // Names in orders are those of the agents when the job decided.

@@ -106,6 +106,9 @@ void ElasticJob::Lose(int id, const std::string& why, int64_t now_nanos) {
   const std::string name = member->second.node.Name();
   const bool had_reported = member->second.report.has_value();
   const bool is_first = member->second.node.number == 0;
+  if (in_world && had_reported) {
+    attempt_.gone.emplace(id, member->second);
+  }
   members_.erase(member);
   if (!in_world || had_reported) {  // A spare, or one whose ranks have ended.
     CheckOver(now_nanos);

@@ -129,6 +129,7 @@ class ElasticJob {
 
   // The nodes of the attempt that runs or is being ended, by node rank; none between attempts.
   std::vector<int> world() const;
+  bool has_ended() const { return phase_ == Phase::kEnded; }
 
  private:
   enum class Phase { kGathering, kRunning, kEnding, kWaiting, kEnded };
@@ -146,7 +147,8 @@ class ElasticJob {
     int number = 0;
     std::vector<int> world = {};  // Ids, by node rank.
     std::vector<std::string> lost = {};
-    bool is_planned = false;  // It is ended with a save, to go on with other nodes.
+    std::map<int, Member> gone = {};  // Those of the world that left behind their reports.
+    bool is_planned = false;          // It is ended with a save, to go on with other nodes.
     bool ends_at_once = false;
     int64_t reports_until = kNever;
     int64_t settled_at = kNever;
@@ -173,6 +175,8 @@ class ElasticJob {
   void LoseSilent(int64_t now);
   void CheckOver(int64_t now);
   bool MayBeLoss() const;
+  bool IsOfLostNode(const RankEnd& cause) const;
+  std::vector<const Member*> Reporters() const;
   int CodeOfAttempt() const;
   int SignalOfAttempt() const;
   void Conclude(int64_t now);

@@ -24,16 +24,35 @@ bool ElasticJob::MayBeLoss() const {
   return cause.has_value() ? MayBeVictim(*cause) : CodeOfAttempt() == kExitTemporary;
 }
 
+// The nodes of the attempt that have reported its end, by node rank. What one said counts also if
+// its agent is gone before the others have reported.
+std::vector<const ElasticJob::Member*> ElasticJob::Reporters() const {
+  std::vector<const Member*> reporters;
+  for (const int id : attempt_.world) {
+    const auto member = members_.find(id);
+    const auto gone = attempt_.gone.find(id);
+    if (member != members_.end() && member->second.report.has_value()) {
+      reporters.push_back(&member->second);
+    } else if (gone != attempt_.gone.end()) {
+      reporters.push_back(&gone->second);
+    }
+  }
+  return reporters;
+}
+
+// Whether the rank of `cause` was one of a node that is lost by now. Its agent has told the others
+// of it before, so it did not fail because of the loss.
+bool ElasticJob::IsOfLostNode(const RankEnd& cause) const {
+  const auto node = static_cast<size_t>(cause.node);
+  return node < attempt_.world.size() && members_.count(attempt_.world[node]) == 0;
+}
+
 // The code of the first node whose ranks did not end with 0. One that says more than that a node
 // was lost or stopped goes before the others.
 int ElasticJob::CodeOfAttempt() const {
   int code = kExitOk;
-  for (const int id : attempt_.world) {
-    const auto member = members_.find(id);
-    if (member == members_.end() || !member->second.report.has_value()) {
-      continue;
-    }
-    const int other = member->second.report->code;
+  for (const Member* member : Reporters()) {
+    const int other = member->report->code;
     code = code == kExitOk || (code == kExitTemporary && other != kExitOk) ? other : code;
   }
   return code;
@@ -41,27 +60,27 @@ int ElasticJob::CodeOfAttempt() const {
 
 // A signal that ended the attempt on a node, or 0. The orders of planned ends are signals too.
 int ElasticJob::SignalOfAttempt() const {
-  for (const auto& [id, member] : members_) {
-    if (member.report.has_value() && member.report->stop_signal != 0) {
-      return member.report->stop_signal;
+  for (const Member* member : Reporters()) {
+    if (member->report->stop_signal != 0) {
+      return member->report->stop_signal;
     }
   }
   return 0;
 }
 
 bool ElasticJob::JobWasStopped() const {
-  return stop_signal_ != 0 || std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
-           const std::optional<NodeReport>& report = entry.second.report;
-           return report.has_value() && report->stopped_here &&
-                  StopsJob(report->stop_signal, entry.second.node.number);
+  const std::vector<const Member*> members = Reporters();
+  return stop_signal_ != 0 || std::any_of(members.begin(), members.end(), [](const auto* member) {
+           return member->report->stopped_here &&
+                  StopsJob(member->report->stop_signal, member->node.number);
          });
 }
 
 std::optional<RankEnd> ElasticJob::Cause() const {
   std::vector<RankEnd> ends;
-  for (const auto& [id, member] : members_) {
-    if (member.report.has_value() && member.report->cause.has_value()) {
-      ends.push_back(*member.report->cause);
+  for (const Member* member : Reporters()) {
+    if (member->report->cause.has_value()) {
+      ends.push_back(*member->report->cause);
     }
   }
   const RankEnd* const cause = RootCause(ends, StopRequest{.signal = SignalOfAttempt()});
@@ -106,7 +125,9 @@ void ElasticJob::Conclude(int64_t now) {
 void ElasticJob::DecideRestart(const std::optional<RankEnd>& cause, bool has_progress,
                                int64_t now) {
   RestartInput input;
-  input.node_lost = !attempt_.lost.empty();
+  // An error of the program comes again on the nodes that are left.
+  const bool is_error = cause.has_value() && IsOfLostNode(*cause) && IsProgramsError(*cause);
+  input.node_lost = !attempt_.lost.empty() && !is_error;
   input.cause = cause.value_or(RankEnd{.exit_code = CodeOfAttempt()});
   const std::string failure = input.node_lost
                                   ? absl::StrCat("lost: ", absl::StrJoin(attempt_.lost, ", "))

@@ -18,7 +18,8 @@ namespace {
 
 constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(2);
 
-std::string OrderKey(int64_t number) { return absl::StrCat("launch/order/", number); }
+constexpr char kOrders[] = "launch/orders";  // A list.
+
 std::string BeatKey(int node) { return absl::StrCat("launch/beat/", node); }
 std::string ShareKey(int node) { return absl::StrCat("launch/share/", node); }
 std::string GoodbyeKey(int node) { return absl::StrCat("launch/goodbye/", node); }
@@ -80,7 +81,8 @@ void StorePeers::Run() {
 
 // Waits one beat interval for the next order.
 absl::Status StorePeers::ReadOrder(int64_t& next) {
-  const auto text = store_->Get(OrderKey(next), Deadline::After(options_.beat_interval));
+  const auto text =
+      store_->Get(comm::ListItemKey(kOrders, next), Deadline::After(options_.beat_interval));
   if (absl::IsDeadlineExceeded(text.status())) {
     return absl::OkStatus();
   }
@@ -205,12 +207,9 @@ absl::Status StorePeers::health() const {
 
 void StorePeers::Publish(Order order) {
   order.node = options_.node;
-  const Deadline deadline = Deadline::After(kGoodbyeTimeout);
-  const auto number = store_->Add("launch/orders", 1, deadline);
-  absl::Status status = number.status();
-  if (status.ok()) {
-    status = store_->Set(OrderKey(*number), order.Encode(), deadline);
-  }
+  // One call, because all would wait for a number whose agent has died before it gave the order.
+  const absl::Status status =
+      store_->Append(kOrders, order.Encode(), Deadline::After(kGoodbyeTimeout)).status();
   if (!status.ok()) {
     Fail(Annotate(status, "the coordinator on node 0 is lost"));
   }

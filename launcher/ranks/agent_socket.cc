@@ -21,7 +21,6 @@ namespace dtrain::launcher {
 namespace {
 
 constexpr size_t kDatagramMax = 16 << 10;
-constexpr size_t kMessagesMax = 1000;
 constexpr size_t kClientsMax = 4096;
 
 absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
@@ -116,14 +115,16 @@ absl::StatusOr<AgentSocket> AgentSocket::Listen(const std::string& path) {
   return AgentSocket(std::move(listener), std::move(epoll), path);
 }
 
-void AgentSocket::Accept() {
+void AgentSocket::Accept(std::vector<AgentMessage>& messages) {
   while (clients_.size() < kClientsMax) {
     UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!client.valid()) {
       return;
     }
     if (SameUser(client.get()) && AddToEpoll(epoll_.get(), client.get())) {
+      const int fd = client.get();
       clients_.push_back(std::move(client));
+      ReceiveFrom(fd, messages);
     }
   }
 }
@@ -169,13 +170,17 @@ void AgentSocket::ReceiveFrom(int fd, std::vector<AgentMessage>& messages) {
 std::vector<AgentMessage> AgentSocket::Receive() {
   std::vector<AgentMessage> messages;
   std::array<epoll_event, 64> events{};
-  const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < ready; ++i) {
-    const int fd = events.at(static_cast<size_t>(i)).data.fd;
-    if (fd == listener_.get()) {
-      Accept();
-    } else {
-      ReceiveFrom(fd, messages);
+  constexpr int kEventsMax = static_cast<int>(events.size());
+  int ready = kEventsMax;
+  while (ready == kEventsMax && messages.size() < kMessagesMax) {
+    ready = epoll_wait(epoll_.get(), events.data(), kEventsMax, 0);
+    for (int i = 0; i < ready; ++i) {
+      const int fd = events.at(static_cast<size_t>(i)).data.fd;
+      if (fd == listener_.get()) {
+        Accept(messages);
+      } else {
+        ReceiveFrom(fd, messages);
+      }
     }
   }
   return messages;

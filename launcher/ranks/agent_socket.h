@@ -34,8 +34,10 @@ class AgentSocket {
   const std::string& path() const { return path_; }
   // Becomes readable when Receive has something to do. Valid as long as this object.
   int poll_fd() const { return epoll_.get(); }
-  // Accepts waiting ranks and returns the messages that have arrived, at most about 1,000.
+  // Accepts waiting ranks and returns the messages that have arrived, also those of ranks that have
+  // connected and are gone by now. If more than kMessagesMax are there, it leaves some.
   std::vector<AgentMessage> Receive();
+  static constexpr size_t kMessagesMax = 1000;
   // Those who have asked kQuestion since the last call, for Answer. Valid until the next Receive.
   std::vector<int> TakeQuestions() { return std::exchange(questions_, {}); }
   // Whether the process can stay after a failed attempt, and still listens.
@@ -50,7 +52,7 @@ class AgentSocket {
  private:
   AgentSocket(UniqueFd listener, UniqueFd epoll, std::string path)
       : listener_(std::move(listener)), epoll_(std::move(epoll)), path_(std::move(path)) {}
-  void Accept();
+  void Accept(std::vector<AgentMessage>& messages);
   void ReceiveFrom(int fd, std::vector<AgentMessage>& messages);
 
   UniqueFd listener_;

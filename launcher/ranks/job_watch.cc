@@ -1,6 +1,7 @@
 #include "launcher/ranks/job_watch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kLookNanos = 200'000'000;
 constexpr int64_t kSampleNanos = 250'000'000;
 constexpr int64_t kExchangeNanos = 1'000'000'000;
+// A look comes so long behind a limit, because poll counts milliseconds.
+constexpr double kBehindSeconds = 1e-3;
 // A look that comes later than this finds that the agent itself could not run.
 constexpr int64_t kLateNanos = 1'000'000'000;
 // A view of another node that is older than this is no basis for a verdict.
@@ -31,7 +34,17 @@ JobWatch::JobWatch(JobWatchOptions options, Peers* peers, Reporter& reporter)
       tracker_(options_.node, options_.host),
       stragglers_(options_.world_size) {}
 
-absl::Duration JobWatch::period() const { return absl::Nanoseconds(kLookNanos); }
+absl::Duration JobWatch::UntilLook(int64_t now_nanos) const {
+  return absl::Nanoseconds(std::max<int64_t>(0, look_nanos_ - now_nanos));
+}
+
+void JobWatch::PlanLook(const StepStatistics& steps) {
+  // The next look, at the latest, plans again.
+  const double look_s = SecondsOf(kLookNanos);
+  const double limit_s = UntilNextLimit(LocalViews(), steps).value_or(2 * look_s) + kBehindSeconds;
+  limit_nanos_ = looked_nanos_ + std::llround(std::min(limit_s, 2 * look_s) * 1e9);
+  look_nanos_ = std::min(looked_nanos_ + kLookNanos, limit_nanos_);
+}
 
 // Once a block of steps, for the rank that completes it.
 void JobWatch::NoteCpuWait(const AgentMessage& message, int64_t now_nanos) {
@@ -69,9 +82,6 @@ void JobWatch::TakeBlock(int rank, const BlockTimes& block) {
 }
 
 void JobWatch::Sample(int64_t now_nanos) {
-  if (now_nanos - sampled_nanos_ < kSampleNanos) {
-    return;
-  }
   sampled_nanos_ = now_nanos;
   for (const auto& [pid, rank] : tracker_.Suspects(now_nanos)) {
     tracker_.Observe(rank, SampleProcess(pid));
@@ -167,24 +177,32 @@ RankEnd JobWatch::EndOf(const Hang& hang, const std::vector<RankView>& views) co
 }
 
 std::optional<RankEnd> JobWatch::Look(int64_t now_nanos) {
-  const int64_t gap = now_nanos - looked_nanos_;
-  if (gap < kLookNanos) {
+  if (now_nanos < look_nanos_) {
     return std::nullopt;
   }
-  if (looked_nanos_ != 0 && gap > kLateNanos) {
-    tracker_.AgentSlept(SecondsOf(gap - kLookNanos));
+  if (looked_nanos_ != 0 && now_nanos - looked_nanos_ > kLateNanos) {
+    tracker_.AgentSlept(SecondsOf(now_nanos - look_nanos_));
   }
   looked_nanos_ = now_nanos;
-  Sample(now_nanos);
+  if (now_nanos >= limit_nanos_ || now_nanos - sampled_nanos_ >= kSampleNanos) {
+    Sample(now_nanos);
+  }
   TakeShared(now_nanos);
+  const StepStatistics steps = AllSteps();
+  PlanLook(steps);
   if (options_.node != 0) {
     Share(now_nanos);
     return std::nullopt;
   }
   SayStragglers();
-  const StepStatistics steps = AllSteps();
-  const std::vector<RankView> views = AllViews(now_nanos);
-  const std::optional<Hang> hang = FindHang(views, options_.world_size, steps);
+  std::vector<RankView> views = AllViews(now_nanos);
+  std::optional<Hang> hang = FindHang(views, options_.world_size, steps);
+  if (hang.has_value() && sampled_nanos_ != now_nanos) {
+    // Since the last sample a rank may have waited for a CPU, or a signal may have continued it.
+    Sample(now_nanos);
+    views = AllViews(now_nanos);
+    hang = FindHang(views, options_.world_size, steps);
+  }
   if (!hang.has_value()) {
     return std::nullopt;
   }

@@ -37,13 +37,14 @@ class JobWatch {
 
   void Take(const AgentMessage& message, int64_t now_nanos);
   void Ended(int rank) { tracker_.Ended(rank); }
-  // Looks, if the last look is a while ago: says stragglers, tells node 0, and gives the end that
-  // stands for a hang when there is one (RankEnd::hang), without its order.
+  // Looks, if that is due: says stragglers, tells node 0, and gives the end that stands for a hang
+  // when there is one (RankEnd::hang), without its order. The verdict rests on the state of this
+  // node's processes at that moment.
   std::optional<RankEnd> Look(int64_t now_nanos);
   // The ranks of this node that have sent a beat.
   std::vector<RankView> LocalViews() const { return tracker_.Views(looked_nanos_); }
-  // When the next look is due.
-  absl::Duration period() const;
+  // Looks are due five times a second, and at the moment at which a limit of a rank passes.
+  absl::Duration UntilLook(int64_t now_nanos) const;
 
  private:
   struct Shared {
@@ -57,6 +58,7 @@ class JobWatch {
     double wait_share = 0;
   };
   void Sample(int64_t now_nanos);
+  void PlanLook(const StepStatistics& steps);
   void NoteCpuWait(const AgentMessage& message, int64_t now_nanos);
   void TakeShared(int64_t now_nanos);
   void Share(int64_t now_nanos);
@@ -77,6 +79,8 @@ class JobWatch {
   std::map<int, Shared> shared_;  // By node.
   Json blocks_to_share_ = Json::array();
   int64_t looked_nanos_ = 0;
+  int64_t look_nanos_ = 0;   // When the next look is due.
+  int64_t limit_nanos_ = 0;  // When the next limit passes, as far as the last look could know.
   int64_t sampled_nanos_ = 0;
   int64_t exchanged_nanos_ = 0;
 };

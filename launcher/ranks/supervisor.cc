@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,7 +20,7 @@
 namespace dtrain::launcher {
 namespace {
 
-constexpr absl::Duration kTick = absl::Milliseconds(500);
+constexpr absl::Duration kTick = absl::Milliseconds(200);
 constexpr size_t kThreadsReported = 32;
 
 bool Passed(const std::optional<Deadline>& deadline) {
@@ -57,7 +58,7 @@ AttemptResult Supervisor::Run() {
   while (!Finished()) {
     Wait();
     TakeSignals();
-    TakeMessages();  // Messages come before ends: a rank reports its error before it ends.
+    TakeMessages();
     TakeOrders();
     TakeEnds();
     AnswerSaved();
@@ -112,7 +113,8 @@ absl::Status Supervisor::StartRank(const RankSlot& slot) {
 }
 
 void Supervisor::Wait() {
-  Deadline next = Deadline::After(phase_ == Phase::kRunning ? watch_.period() : kTick);
+  Deadline next =
+      Deadline::After(IsWatching() ? watch_.UntilLook(Clock::Real().MonotonicNanos()) : kTick);
   for (const auto* deadline :
        {&settle_, &stacks_, &stay_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
     if (deadline->has_value() && !(*deadline)->Expired()) {
@@ -174,8 +176,15 @@ void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
   }
 }
 
-void Supervisor::TakeMessages() {
-  for (AgentMessage& message : parts_.socket.Receive()) {
+// `all` that have arrived; otherwise at least some of them.
+void Supervisor::TakeMessages(bool all) {
+  std::vector<AgentMessage> messages = parts_.socket.Receive();
+  for (size_t last = messages.size(); all && last >= AgentSocket::kMessagesMax;) {
+    std::vector<AgentMessage> more = parts_.socket.Receive();
+    last = more.size();
+    std::move(more.begin(), more.end(), std::back_inserter(messages));
+  }
+  for (AgentMessage& message : messages) {
     if (message.kind == AgentMessage::Kind::kCanStay) {  // The socket remembers it.
       if (parts_.survivors != nullptr && message.pid == parts_.survivors->reserve_pid()) {
         parts_.reporter.Event("reserve", {{"pid", message.pid}});
@@ -234,7 +243,13 @@ void Supervisor::TakeOrders() {
   if (parts_.peers == nullptr) {
     return;
   }
-  for (const Order& order : parts_.peers->Take()) {
+  std::vector<Order> orders = parts_.peers->Take();
+  const absl::Status health = parts_.peers->health();
+  if (!health.ok()) {  // Orders that arrived ahead of the loss, but behind the look above.
+    std::vector<Order> last = parts_.peers->Take();
+    std::move(last.begin(), last.end(), std::back_inserter(orders));
+  }
+  for (const Order& order : orders) {
     if (order.kind == Order::Kind::kStop) {
       OnStopSignal(order.signal, /*from_peer=*/true, order.job_goes_on);
     } else if (order.kind == Order::Kind::kEnded) {
@@ -242,6 +257,10 @@ void Supervisor::TakeOrders() {
     } else {
       RankEnd end = order.end;
       end.order = ends_seen_++;
+      if (ranks_.count(end.rank) != 0) {  // Node 0 has found that it hangs, and told all.
+        end.log = LogPath(attempt_.log_dir, end.rank, "err");
+        published_pid_ = end.pid;
+      }
       result_.ends.push_back(end);
       if (!settle_.has_value()) {
         settle_ = Deadline::After(limits_.settle);
@@ -252,9 +271,10 @@ void Supervisor::TakeOrders() {
     }
   }
   // A lost peer changes nothing for ranks that are being killed: back in kTerminating, their death
-  // by our SIGKILL would count as their own failure.
-  if (const absl::Status health = parts_.peers->health();
-      !health.ok() && result_.error.ok() && phase_ != Phase::kKilled) {
+  // by our SIGKILL would count as their own failure. Nor does it when the ranks of all nodes have
+  // ended: the news of the last end and that of a store that closes behind it may come together.
+  const bool is_over = processes_.alive() == 0 && nodes_ended_ >= parts_.peers->nodes() - 1;
+  if (!health.ok() && result_.error.ok() && phase_ != Phase::kKilled && !is_over) {
     result_.error = health;
     StopRanks(std::string(health.message()));
   }
@@ -277,8 +297,14 @@ bool Supervisor::StoppedByUs(const RankEnd& end) const {
   return true;
 }
 
+// A rank says why it ends before it ends. So what it said has arrived by the time its end is seen,
+// but may have come behind the last look for messages.
 void Supervisor::TakeEnds() {
-  for (RankEnd& end : processes_.TakeEnds()) {
+  std::vector<RankEnd> ends = processes_.TakeEnds();
+  if (!ends.empty()) {
+    TakeMessages(/*all=*/true);
+  }
+  for (RankEnd& end : ends) {
     NoteEnd(std::move(end), /*is_kept=*/false);
   }
 }
@@ -313,8 +339,12 @@ void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
 }
 
 // While ranks stop, or one has failed, it is clear why others wait.
+bool Supervisor::IsWatching() const {
+  return phase_ == Phase::kRunning && result_.stop.signal == 0 && !settle_.has_value();
+}
+
 void Supervisor::WatchRanks() {
-  if (phase_ != Phase::kRunning || result_.stop.signal != 0 || settle_.has_value()) {
+  if (!IsWatching()) {
     return;
   }
   std::optional<RankEnd> hang = watch_.Look(Clock::Real().MonotonicNanos());
@@ -326,6 +356,8 @@ void Supervisor::WatchRanks() {
 void Supervisor::OnHang(RankEnd end) {
   end.order = ends_seen_++;
   settle_ = Deadline::After(limits_.settle);
+  announced_ = DescribeFailure(end);
+  parts_.reporter.Say(announced_);  // The stacks that are asked for now take their time.
   if (ranks_.count(end.rank) != 0) {
     end.log = LogPath(attempt_.log_dir, end.rank, "err");
   }
@@ -364,8 +396,7 @@ void Supervisor::Decide() {
   }
   const RankEnd* const cause = RootCause(result_.ends, result_.stop);
   if (cause != nullptr && (!MayBeVictim(*cause) || Passed(settle_) || processes_.alive() == 0)) {
-    announced_ = DescribeFailure(*cause);
-    StopRanks(announced_);
+    StopRanks(DescribeFailure(*cause));
   } else if (result_.stop.signal != 0 && Passed(grace_) && processes_.alive() > 0) {
     result_.stop.forced = true;
     StopRanks(absl::StrCat("the grace period of ", absl::FormatDuration(limits_.stop_grace),
@@ -392,8 +423,15 @@ absl::Status Supervisor::BarrierError() const {
 }
 
 void Supervisor::StopRanks(const std::string& why) {
-  const int others = processes_.alive();
-  parts_.reporter.Say(others > 0 ? absl::StrCat(why, "; stopping ", Plural(others, "rank")) : why);
+  TakeEnds();  // Ranks that have ended by now did so by themselves.
+  const std::string others =
+      processes_.alive() > 0 ? absl::StrCat("stopping ", Plural(processes_.alive(), "rank")) : "";
+  if (why != announced_) {
+    parts_.reporter.Say(absl::StrCat(why, others.empty() ? "" : "; ", others));
+  } else if (!others.empty()) {
+    parts_.reporter.Say(others);
+  }
+  announced_ = why;
   parts_.reporter.Event("stop", {{"why", why}});
   PublishFailure();
   phase_ = Phase::kTerminating;
@@ -438,8 +476,11 @@ bool Supervisor::Finished() {
     PublishFailure();  // Published again when a harder end came after the first report.
     parts_.peers->Publish(Order{});
   }
-  return nodes_ended_ >= parts_.peers->nodes() - 1 || !parts_.peers->health().ok() ||
-         Passed(ended_wait_);
+  // TakeOrders has yet to note a loss that became known just now, or the attempt would count as one
+  // that has ended well.
+  const bool knows_failure = phase_ != Phase::kRunning || !result_.error.ok();
+  return nodes_ended_ >= parts_.peers->nodes() - 1 ||
+         (knows_failure && !parts_.peers->health().ok()) || Passed(ended_wait_);
 }
 
 int ExitCodeOf(const AttemptResult& result) {

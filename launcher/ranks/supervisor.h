@@ -116,11 +116,12 @@ class Supervisor {
   void NoteEnd(RankEnd end, bool is_kept);
   void Wait();
   void TakeSignals();
-  void TakeMessages();
+  void TakeMessages(bool all = false);
   // Gives what `dtrain status` shows, as JSON.
   std::string Describe() const;
   void TakeOrders();
   void TakeEnds();
+  bool IsWatching() const;
   void WatchRanks();
   void OnHang(RankEnd end);
   void AskStacks();
@@ -169,7 +170,7 @@ class Supervisor {
   int nodes_ended_ = 0;
   bool end_published_ = false;
   int published_pid_ = -1;  // Pid of the failed rank that the other nodes know.
-  std::string announced_;   // The failure line that was shown at once.
+  std::string announced_;   // The failure line that has been shown.
 };
 
 }  // namespace dtrain::launcher

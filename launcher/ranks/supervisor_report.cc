@@ -48,6 +48,12 @@ void Supervisor::ReportCause(const RankEnd& cause) {
     reporter.SayMore(absl::StrCat("  its stderr, shown above: ", cause.log));
     return;
   }
+  if (!ranks_.contains(cause.rank)) {  // Its own node shows the lines.
+    if (!cause.log.empty()) {
+      reporter.SayMore(absl::StrCat("  its stderr, on host ", cause.host, ": ", cause.log));
+    }
+    return;
+  }
   const std::vector<std::string> lines = LogLines(cause.rank, cause.log, kReportLines);
   reporter.SayMore(absl::StrCat("  its stderr: ", cause.log, lines.empty() ? " (empty)" : ""));
   for (const std::string& line : LinesWithout(lines, cause.error)) {

@@ -42,7 +42,7 @@ class Survivors {
   pid_t reserve_pid() const { return reserve_.pid; }
   struct Reserve {
     pid_t pid = -1;
-    Environment variables;  // What it has to take over.
+    Environment variables;  // It has to take these over.
   };
   // Gives the process in reserve, which then belongs to the caller, if it can be a rank with
   // `environment`.

@@ -40,6 +40,16 @@ double LeastLimit(const RankView& view, const StepStatistics& steps) {
   return HasDataLimit(view) ? std::min(strict, view.limits.data_s) : strict;
 }
 
+// A sample of its process has shown that it is stopped, however slow the machine is.
+double NamedAfter(const RankView& view, double limit) {
+  return view.is_stopped ? kStoppedShare * limit : limit;
+}
+
+// The detection is off for a rank, or not on yet.
+bool IsUnwatched(const RankView& view) {
+  return view.limits.slow_s <= 0 || view.limits.fixed_s == 0;
+}
+
 // Whether the process itself stands still, and not only its training thread.
 bool IsFrozen(const RankView& view, const StepStatistics& steps) {
   return view.is_stopped || view.silent_s > StrictLimit(view, steps);
@@ -130,10 +140,11 @@ Views OverLimit(const Views& views, const StepStatistics& steps) {
   Views over;
   for (const RankView* view : views) {
     const bool counts = view->Inside() == nullptr || IsFrozen(*view, steps);
-    if (!counts || view->still_s <= LeastLimit(*view, steps)) {
+    if (!counts || view->still_s <= NamedAfter(*view, LeastLimit(*view, steps))) {
       continue;  // To look for those who wait takes time.
     }
-    if (view->still_s > HangLimit(*view, steps, !WaitingFor(*view, views).waiting.empty())) {
+    const bool is_awaited = !WaitingFor(*view, views).waiting.empty();
+    if (view->still_s > NamedAfter(*view, HangLimit(*view, steps, is_awaited))) {
       over.push_back(view);
     }
   }
@@ -332,7 +343,7 @@ std::optional<Hang> FindHang(absl::Span<const RankView> views, int world_size,
   Views known;
   bool someone_has_ended = false;
   for (const RankView& view : views) {
-    if (view.limits.slow_s <= 0 || view.limits.fixed_s == 0 || view.is_debugged) {
+    if (IsUnwatched(view) || view.is_debugged) {
       // It is still starting, the detection is off, or somebody looks at it and the others wait.
       return std::nullopt;
     }
@@ -355,6 +366,35 @@ std::optional<Hang> FindHang(absl::Span<const RankView> views, int world_size,
     return std::nullopt;
   }
   return BlameInside(known, steps);
+}
+
+std::optional<double> UntilNextLimit(absl::Span<const RankView> views,
+                                     const StepStatistics& steps) {
+  std::optional<double> next;
+  const auto note = [&next](double limit, double since) {
+    if (limit > since) {
+      next = std::min(next.value_or(limit - since), limit - since);
+    }
+  };
+  for (const RankView& view : views) {
+    if (IsUnwatched(view) || view.has_ended) {
+      continue;
+    }
+    // Which of them counts may change before the time comes: others begin to wait for the rank, a
+    // signal stops it, it waits for a disk.
+    const double strict = StrictLimit(view, steps);
+    const double patient = PatientLimit(view, steps);
+    for (const double limit :
+         {kStoppedShare * strict, strict, patient, std::max(view.limits.slow_s, patient)}) {
+      note(limit, view.still_s);
+    }
+    if (HasDataLimit(view)) {
+      note(view.limits.data_s, view.still_s);
+      note(std::max(view.limits.data_s, patient), view.still_s);
+    }
+    note(strict, view.silent_s);
+  }
+  return next;
 }
 
 }  // namespace dtrain::launcher

@@ -8,7 +8,8 @@
 // a longer limit: a disk, a network that rides out a link that is down, and the program's own code
 // between steps while others wait for it have `patience_s`; a start, a save, an evaluation, and the
 // program's own code for which nobody waits have `slow_s`. A process that a signal has stopped, or
-// that is silent although its thread for beats should go on, has no such reason.
+// that is silent although its thread for beats should go on, has no such reason. A stopped one does
+// nothing in the rest of its limit either, so it is named a little ahead of it.
 //
 // When one rank hangs, the others soon wait for it in a collective. So a rank outside of
 // collectives is blamed before ranks that are in one, and of those the ones that are behind.
@@ -52,6 +53,8 @@ inline constexpr double kHangFloorSeconds = 1;
 inline constexpr double kHangFactor = 5;
 // The factor for a pause from which a rank came back.
 inline constexpr double kPauseFactor = 2;
+// The share of its limit after which a stopped process is named, so that all know of it in time.
+inline constexpr double kStoppedShare = 0.95;
 
 // A phase of a step, in which ranks do not pause.
 bool IsStepPhase(absl::string_view phase);
@@ -64,5 +67,9 @@ double HangLimit(const RankView& view, const StepStatistics& steps, bool is_awai
 // `world_size`) whose absence could explain what is seen.
 std::optional<Hang> FindHang(absl::Span<const RankView> views, int world_size,
                              const StepStatistics& steps);
+
+// Seconds until one of the ranks has been still for the next limit that may count for it, if none
+// of them moves before. Nothing: none is left that has not passed.
+std::optional<double> UntilNextLimit(absl::Span<const RankView> views, const StepStatistics& steps);
 
 }  // namespace dtrain::launcher

@@ -172,6 +172,11 @@ TEST(Dtrain, AMisspeltOptionIsToldWithTheNearest) {
        "dtrain launch: unknown option --nnode; did you mean --nnodes?; see dtrain launch --help"},
       {{"logs", "--rank", "-1", "runs/gpt"},
        "dtrain logs: --rank: Value -1 not in range 0 to 1048575; see dtrain logs --help"},
+      {{"finetune", "gpt2", "chats.jsonl", "--out", "tuned", "--template", "qwn"},
+       "dtrain finetune: --template: qwn not in {chatml,llama3,qwen,alpaca,plain}; see dtrain "
+       "finetune --help"},
+      {{"finetune", "gpt2", "chats.jsonl", "--out", "tuned", "--epochs", "-1"},
+       "dtrain finetune: --epochs: Value -1 is not a number above 0; see dtrain finetune --help"},
       {{"exit-codes", "75"},
        "dtrain exit-codes: argument 75 was not expected; see dtrain exit-codes --help"}};
   for (const auto& [arguments, message] : wrong) {

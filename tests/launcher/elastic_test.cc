@@ -17,11 +17,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Says where it is. It ends well in attempt 1; before, it waits for the signal by which ranks are
-// asked to save.
+// Says where it is, once it hears signals. It ends well in attempt 1; before, it waits for the
+// signal by which ranks are asked to save.
 constexpr char kUntilAttempt1[] =
-    "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 1 ] && exit 0; "
-    "trap 'echo saved; exit 143' TERM INT; while :; do sleep 0.05; done";
+    "trap 'echo saved; exit 143' TERM INT; echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; "
+    "[ $DTRAIN_ATTEMPT = 1 ] && exit 0; while :; do sleep 0.05; done";
+
+// The last call where a node comes later: long enough for a busy machine to start two nodes within
+// it, and then waited for.
+constexpr char kBrief[] = "3";
 
 class ElasticTest : public NodesTest {
  protected:
@@ -72,10 +76,10 @@ TEST_F(ElasticTest, WithoutASpareTheJobGoesOnWithFewerNodes) {
 
 TEST_F(ElasticTest, ASilentNodeIsLostAndComesBackAsANewOne) {
   const std::string script =
-      "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 2 ] && exit 0; "
-      "trap 'exit 143' TERM; while :; do sleep 0.05; done";
-  LaunchedJob first(Elastic(0, script, "0.5"));
-  LaunchedJob second(Elastic(1, script, "0.5"));
+      "trap 'exit 143' TERM; echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; "
+      "[ $DTRAIN_ATTEMPT = 2 ] && exit 0; while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script, kBrief));
+  LaunchedJob second(Elastic(1, script, kBrief));
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
   second.Signal(SIGSTOP);
   ASSERT_TRUE(first.AwaitText(Out(1, 0), "attempt 1 rank 0 of 1"));
@@ -89,14 +93,14 @@ TEST_F(ElasticTest, ASilentNodeIsLostAndComesBackAsANewOne) {
 
 TEST_F(ElasticTest, AKilledNodeThatIsStartedAgainIsTakenInWithASave) {
   const std::string script =
-      "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 2 ] && exit 0; "
-      "trap 'echo saved; exit 143' TERM; while :; do sleep 0.05; done";
-  LaunchedJob first(Elastic(0, script, "0.5"));
-  LaunchedJob second(Elastic(1, script, "0.5"));
+      "trap 'echo saved; exit 143' TERM; echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; "
+      "[ $DTRAIN_ATTEMPT = 2 ] && exit 0; while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script, kBrief));
+  LaunchedJob second(Elastic(1, script, kBrief));
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
   second.Signal(SIGKILL);
   ASSERT_TRUE(first.AwaitText(Out(1, 0), "attempt 1 rank 0 of 1"));
-  LaunchedJob again(Elastic(1, script, "0.5"));
+  LaunchedJob again(Elastic(1, script, kBrief));
   EXPECT_EQ(first.Wait(), 0) << first.Err();
   EXPECT_EQ(again.Wait(), 0) << again.Err();
   EXPECT_THAT(first.File(Out(1, 0)), HasSubstr("saved"));
@@ -107,6 +111,7 @@ TEST_F(ElasticTest, AKilledNodeThatIsStartedAgainIsTakenInWithASave) {
 TEST_F(ElasticTest, ADrainedNodeLeavesWithASaveAndTheJobGoesOn) {
   LaunchedJob first(Elastic(0));
   LaunchedJob second(Elastic(1));
+  ASSERT_TRUE(first.AwaitText(Out(0, 0), "attempt 0 rank 0 of 2"));
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
   LaunchedJob refused({"drain", "0", first.folder() + "/run"});
   EXPECT_EQ(refused.Wait(), 64);
@@ -123,7 +128,7 @@ TEST_F(ElasticTest, ADrainedNodeLeavesWithASaveAndTheJobGoesOn) {
 
 TEST_F(ElasticTest, SigtermToOneNodeLetsItGoAndSigintStopsAll) {
   const std::string script =
-      "echo attempt $DTRAIN_ATTEMPT; trap 'echo saved; exit 143' TERM; trap 'exit 130' INT; "
+      "trap 'echo saved; exit 143' TERM; trap 'exit 130' INT; echo attempt $DTRAIN_ATTEMPT; "
       "while :; do sleep 0.05; done";
   LaunchedJob first(Elastic(0, script));
   LaunchedJob second(Elastic(1, script));
@@ -155,8 +160,8 @@ pid_t CoordinatorOf(const LaunchedJob& job) {
 
 TEST_F(ElasticTest, RanksTrainOnWhileAKilledCoordinatorIsReplaced) {
   const std::string script =
-      "echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; [ $DTRAIN_ATTEMPT = 1 ] && exit 0; "
-      "trap 'echo saved; exit 143' TERM; while :; do sleep 0.05; done";
+      "trap 'echo saved; exit 143' TERM; echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; "
+      "[ $DTRAIN_ATTEMPT = 1 ] && exit 0; while :; do sleep 0.05; done";
   LaunchedJob first(Elastic(0, script));
   LaunchedJob second(Elastic(1, script));
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));

@@ -43,7 +43,9 @@ class Jobs : public ::testing::Test {
         std::vector<std::string>{"launch", "--nproc-per-node", "2", "--run-dir", "run", "sh", "-c",
                                  kRank},
         Here());
-    EXPECT_TRUE(job->AwaitText("run/logs/attempt-0/rank-1.out", "up"));
+    for (const char* log : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
+      EXPECT_TRUE(job->AwaitText(log, "up"));
+    }
     return job;
   }
 
@@ -86,6 +88,20 @@ TEST_F(Jobs, StopNowKillsRanksThatDoNotListen) {
   EXPECT_THAT(Says({"stop", "--now"}), HasSubstr("is told to end now"));
   EXPECT_EQ(job.Wait(), 75) << "nothing was saved";
   EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
+TEST_F(Jobs, ASecondJobOfThisHostIsRefusedInTheSameRunDirectory) {
+  const auto job = Start();
+  const std::string run_dir = job->folder() + "/run";
+  const std::string before = job->File("run/events.jsonl");
+  EXPECT_THAT(Says({"launch", "--run-dir", run_dir + "/../run/", "true"}, 75),
+              AllOf(HasSubstr("a job of sh (process "), HasSubstr("already runs in run directory"),
+                    HasSubstr("`dtrain stop "), HasSubstr("--run-dir of its own")));
+  EXPECT_EQ(job->File("run/events.jsonl"), before);
+  EXPECT_FALSE(std::filesystem::exists(run_dir + "/logs/attempt-1"));
+  EXPECT_THAT(Says({"stop", run_dir}), HasSubstr("has ended after "));
+  EXPECT_EQ(job->Wait(), 143);
+  Says({"launch", "--run-dir", run_dir, "true"});
 }
 
 TEST_F(Jobs, TheFileOfAKilledAgentIsRemoved) {

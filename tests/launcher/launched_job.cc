@@ -105,6 +105,10 @@ std::vector<pid_t> LaunchedJob::Ranks() const {
   return ranks;
 }
 
+bool LaunchedJob::AwaitRanks(size_t count) const {
+  return Await(absl::Seconds(30), [this, count] { return Ranks().size() == count; });
+}
+
 bool LaunchedJob::AwaitNothingLeft() const {
   return Await(absl::Seconds(30), [this] {
     bool agent_folder = false;

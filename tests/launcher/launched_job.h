@@ -33,6 +33,9 @@ class LaunchedJob {
   const std::string& folder() const { return folder_.path(); }
   // Processes whose environment names this job's folder, without the launcher and its guard.
   std::vector<pid_t> Ranks() const;
+  // Waits until there are `count` of them; false after 30 s. A process has no environment for a
+  // moment while it begins to execute its program.
+  bool AwaitRanks(size_t count) const;
   // Waits until no such process and no agent folder is left; false after 30 s.
   bool AwaitNothingLeft() const;
 

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "comm/net/job_key.h"
 #include "gtest/gtest.h"
-#include "launcher/machine.h"
 #include "tests/launcher/launched_job.h"
+#include "tests/testing/ports.h"
 
 namespace dtrain::launcher {
 
@@ -38,7 +38,7 @@ class NodesTest : public ::testing::Test {
             "-c",
             script};
   }
-  static std::string FreeEndpoint() { return absl::StrCat("127.0.0.1:", FreePort("127.0.0.1")); }
+  static std::string FreeEndpoint() { return absl::StrCat("127.0.0.1:", test_ports::UnusedPort()); }
 
   TempDir folder_ = *TempDir::Create("/tmp");
   std::string token_;

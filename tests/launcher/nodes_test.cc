@@ -7,12 +7,14 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/machine.h"
 #include "tests/launcher/nodes_fixture.h"
 
 namespace dtrain::launcher::nodes_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(NodesTest, TwoAgentsNumberTheRanksNodeByNode) {
   const std::string endpoint = FreeEndpoint();
@@ -38,6 +40,8 @@ TEST_F(NodesTest, AFailureOnOneNodeStopsTheOtherAndBothNameIt) {
     EXPECT_THAT(job->Err(), HasSubstr("rank 1 ended with exit code 17"));
     EXPECT_TRUE(job->AwaitNothingLeft());
   }
+  EXPECT_THAT(first.Err(), HasSubstr("its stderr, on host "));
+  EXPECT_THAT(second.Err(), Not(HasSubstr("its stderr, on host ")));
 }
 
 TEST_F(NodesTest, AStopSignalOnOneNodeReachesAll) {
@@ -129,11 +133,10 @@ TEST_F(NodesTest, ThoseWhoWaitSayForWhomAndWhere) {
 }
 
 TEST_F(NodesTest, NodesMeetAtAnIpv6Address) {
-  const int port = FreePort("::1");
-  if (port == 0) {
+  if (FreePort("::1") == 0) {
     GTEST_SKIP() << "this host has no ::1";
   }
-  const std::string endpoint = absl::StrCat("[::1]:", port);
+  const std::string endpoint = absl::StrCat("[::1]:", test_ports::UnusedPort());
   const std::string script = "echo $MASTER_ADDR $DTRAIN_STORE $DTRAIN_HOST_ADDRESS";
   LaunchedJob first(Node(0, endpoint, 1, script));
   LaunchedJob second(Node(1, endpoint, 1, script));

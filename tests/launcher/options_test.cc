@@ -228,7 +228,7 @@ TEST(ParseLaunch, TimesAreSecondsAndHaveTheirDefaults) {
   EXPECT_EQ(defaults.exit_barrier, absl::Seconds(300));
   EXPECT_EQ(defaults.join_timeout, absl::Seconds(300));
   const LaunchOptions chosen = Good({"--stop-grace", "1.5", "--exit-barrier", "0", "--rdzv-conf",
-                                     "other=3,join_timeout=60", "p"});
+                                     "other=3, join_timeout=60", "p"});
   EXPECT_EQ(chosen.stop_grace, absl::Milliseconds(1500));
   EXPECT_EQ(chosen.exit_barrier, absl::ZeroDuration());
   EXPECT_EQ(chosen.join_timeout, absl::Seconds(60));
@@ -273,6 +273,9 @@ TEST(ParseLaunch, RefusesBadValuesByName) {
   EXPECT_THAT(Bad({"--tee", "4", "p"}), HasSubstr("--tee"));
   EXPECT_THAT(Bad({"--signals-to-handle", "SIGKILL", "p"}), HasSubstr("SIGKILL"));
   EXPECT_THAT(Bad({"--launcher", "pdsh", "p"}), HasSubstr("not supported"));
+  EXPECT_THAT(Bad({"--rdzv-conf", "join_timeout", "p"}),
+              AllOf(HasSubstr("has \"join_timeout\""), HasSubstr("KEY=VALUE")));
+  EXPECT_THAT(Bad({"--nproc-per-node", "100000", "p"}), HasSubstr("from 1 to 65536"));
   EXPECT_THAT(Bad({"--nproc-per-node"}), HasSubstr("needs a value"));
   EXPECT_THAT(Bad({}), HasSubstr("no program"));
 }

@@ -132,7 +132,7 @@ TEST_F(ReserveTest, NothingMakesItARank) {
   const auto job = ResolveJobEnv(reserve_);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->source, LaunchSource::kAlone);
-  EXPECT_TRUE(job->is_reserve);
+  EXPECT_TRUE(IsReserve(reserve_));
   EXPECT_TRUE(job->reuse);
 }
 
@@ -150,7 +150,8 @@ TEST_F(ReserveTest, ItCanBeAnyRankOfItsNodeInAnyAttempt) {
       has[name] = value;
     }
     EXPECT_EQ(has, wanted);
-    EXPECT_FALSE(ResolveJobEnv(has)->is_reserve);
+    EXPECT_TRUE(ResolveJobEnv(has).ok());
+    EXPECT_FALSE(IsReserve(has));
   }
 }
 

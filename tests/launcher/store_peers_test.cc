@@ -17,8 +17,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-constexpr absl::Duration kSilence = absl::Milliseconds(500);
-constexpr int kLongerMs = 800;
+constexpr absl::Duration kAtMost = absl::Seconds(30);
 constexpr int kAtMostMs = 30'000;
 
 class StorePeersTest : public ::testing::Test {
@@ -32,11 +31,11 @@ class StorePeersTest : public ::testing::Test {
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
-  std::unique_ptr<StorePeers> Join(int node) {
+  std::unique_ptr<StorePeers> Join(int node, absl::Duration silence) {
     auto peers = StorePeers::Create(Connect(node), {.node = node,
                                                     .nodes = 2,
                                                     .beat_interval = absl::Milliseconds(20),
-                                                    .beat_timeout = kSilence});
+                                                    .beat_timeout = silence});
     EXPECT_TRUE(peers.ok()) << peers.status();
     return *std::move(peers);
   }
@@ -54,17 +53,20 @@ class StorePeersTest : public ::testing::Test {
 TEST_F(StorePeersTest, AnAgentThatIsSilentIsLost) {
   // Connected, but sends no beats, like an agent that hangs or is stopped.
   const auto node_1 = Connect(1);
-  const auto node_0 = Join(0);
+  const auto node_0 = Join(0, absl::Milliseconds(500));
   ASSERT_TRUE(Wakes(*node_0, kAtMostMs));
   const absl::Status health = node_0->health();
   EXPECT_EQ(health.code(), absl::StatusCode::kUnavailable) << "exit code 75: a restart helps";
   EXPECT_EQ(std::string(health.message()), "node 1 is lost: its agent has been silent for 500ms");
 }
 
+// A busy machine may hold the beats up for longer than a short silence.
 TEST_F(StorePeersTest, AnAgentThatBeatsIsNotLostAndOneThatSaidGoodbyeNeitherIs) {
-  const auto node_0 = Join(0);
+  constexpr absl::Duration kSilence = absl::Seconds(2);
+  constexpr int kLongerMs = 2200;
+  const auto node_0 = Join(0, kSilence);
   {
-    const auto node_1 = Join(1);
+    const auto node_1 = Join(1, kSilence);
     EXPECT_FALSE(Wakes(*node_0, kLongerMs)) << node_0->health();
   }
   EXPECT_FALSE(Wakes(*node_0, kLongerMs)) << node_0->health();
@@ -72,8 +74,8 @@ TEST_F(StorePeersTest, AnAgentThatBeatsIsNotLostAndOneThatSaidGoodbyeNeitherIs) 
 }
 
 TEST_F(StorePeersTest, WhatANodeSharesReachesNodeZeroAsItIsLast) {
-  const auto node_0 = Join(0);
-  const auto node_1 = Join(1);
+  const auto node_0 = Join(0, kAtMost);
+  const auto node_1 = Join(1, kAtMost);
   for (const char* const summary : {"first", "second"}) {
     node_1->Share(summary);
     std::string seen;
@@ -90,8 +92,8 @@ TEST_F(StorePeersTest, WhatANodeSharesReachesNodeZeroAsItIsLast) {
 }
 
 TEST_F(StorePeersTest, OrdersReachTheOthersInOrderAndNotTheirSender) {
-  const auto node_0 = Join(0);
-  const auto node_1 = Join(1);
+  const auto node_0 = Join(0, kAtMost);
+  const auto node_1 = Join(1, kAtMost);
   for (const int signal : {SIGTERM, SIGINT}) {
     Order order;
     order.kind = Order::Kind::kStop;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <filesystem>
@@ -59,13 +60,17 @@ class SupervisorTest : public ::testing::Test {
       Reporter::Start({.events_path = folder() + "/events.jsonl"});
 };
 
-// Sends this process a stop signal at each Take, and reports a lost node from the second one on.
+// Once the rank is `ready`, sends this process a stop signal at each Take, and reports a lost node
+// from the third one on.
 class LostWhileKilling final : public Peers {
  public:
+  explicit LostWhileKilling(std::string ready) : ready_(std::move(ready)) {}
   int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
-    ++asked_;
-    raise(SIGTERM);
+    if (asked_ > 0 || FileExists(ready_)) {
+      ++asked_;
+      raise(SIGTERM);
+    }
     return {};
   }
   absl::Status health() const override {
@@ -75,16 +80,17 @@ class LostWhileKilling final : public Peers {
   int nodes() const override { return 2; }
 
  private:
+  const std::string ready_;
   UniqueFd event_{eventfd(0, EFD_CLOEXEC)};
   int asked_ = 0;
 };
 
 TEST_F(SupervisorTest, ARankThatItKilledIsNoCauseThoughAPeerIsLostMeanwhile) {
-  LostWhileKilling peers;
+  LostWhileKilling peers(folder() + "/ready");
   SupervisorLimits limits;
   limits.peers_end = absl::Milliseconds(100);
-  const AttemptResult result =
-      Run({"-c", "trap '' TERM; while :; do sleep 0.1; done"}, 2, peers, limits);
+  const AttemptResult result = Run(
+      {"-c", "trap '' TERM; : >$0/ready; while :; do sleep 0.1; done", folder()}, 2, peers, limits);
   ASSERT_EQ(result.ends.size(), 1U);
   EXPECT_EQ(result.ends[0].signal, SIGKILL);
   EXPECT_TRUE(result.ends[0].stopped);
@@ -164,9 +170,10 @@ TEST_F(StopSignalsTest, TheWarningAheadOfATimeLimitLetsTheSaveEnd) {
   EXPECT_FALSE(KillsAfter({SIGUSR1, SIGUSR1, SIGTERM}));
 }
 
-// Tells of a hang that node 0 has found on another node.
+// Tells of a hang that another node has found, by default on a node that is not this one.
 class HangsElsewhere final : public Peers {
  public:
+  explicit HangsElsewhere(int rank = 1) : rank_(rank) {}
   int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     if (std::exchange(told_, true)) {
@@ -174,8 +181,8 @@ class HangsElsewhere final : public Peers {
     }
     Order order;
     order.kind = Order::Kind::kFail;
-    order.end.rank = 1;
-    order.end.node = 1;
+    order.end.rank = rank_;
+    order.end.node = rank_;
     order.end.exit_code = kExitTemporary;
     order.end.hang = "not_returned";
     order.end.error = "rank 1 does not return";
@@ -188,6 +195,7 @@ class HangsElsewhere final : public Peers {
 
  private:
   UniqueFd event_{eventfd(0, EFD_CLOEXEC)};
+  const int rank_;
   bool told_ = false;
   std::vector<Order::Kind> published_;
 };
@@ -205,6 +213,150 @@ TEST_F(SupervisorTest, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ((*report)["kind"], "hang");
   EXPECT_EQ((*report)["first"]["node"], 1);
+}
+
+TEST_F(SupervisorTest, ARankThatAnotherNodeFindsHangingIsShownWithItsLog) {
+  HangsElsewhere peers(/*rank=*/0);
+  const AttemptResult result = Run({"-c", "sleep 1000"}, 2, peers);
+  ASSERT_FALSE(result.ends.empty());
+  EXPECT_EQ(result.ends[0].hang, "not_returned");
+  EXPECT_EQ(result.ends[0].log, folder() + "/rank-0.err");
+  EXPECT_EQ(peers.published(), std::vector<Order::Kind>{Order::Kind::kEnded});
+}
+
+// Returns when a process of this one has ended, whose end nobody has taken yet.
+void AwaitAnEnd() {
+  siginfo_t info{};
+  EXPECT_EQ(waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
+}
+
+// The rank's last words, its end and the news of the other node become known while a supervisor
+// looks for orders, behind its look for messages and ahead of that for ends.
+class EndsMeanwhile final : public Peers {
+ public:
+  explicit EndsMeanwhile(absl::Status health) : lost_(std::move(health)) {}
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override {
+    if (std::exchange(has_ended_, true)) {
+      return {};
+    }
+    AwaitAnEnd();
+    return {};
+  }
+  absl::Status health() const override { return has_ended_ ? lost_ : absl::OkStatus(); }
+  void Publish(Order order) override { published_.push_back(order.end.exit_code); }
+  int nodes() const override { return 1; }
+  const std::vector<int>& published() const { return published_; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
+  const absl::Status lost_;
+  bool has_ended_ = false;
+  std::vector<int> published_;  // Codes.
+};
+
+TEST_F(SupervisorTest, WhatARankSaidLastIsKnownWithItsEnd) {
+  std::ofstream(folder() + "/rank.py") << R"(
+import os, socket, sys
+agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+agent.connect(os.environ["DTRAIN_AGENT_SOCKET"])
+agent.send(b'{"kind": "error", "rank": 0, "exit_code": 64, "text": "no such file"}')
+sys.exit(64)
+)";
+  EndsMeanwhile peers(absl::OkStatus());
+  const AttemptResult result = Run({"-c", "exec python3 $0/rank.py", folder()}, 1, peers);
+  ASSERT_EQ(result.ends.size(), 1U);
+  EXPECT_EQ(result.ends[0].exit_code, 64);
+  EXPECT_EQ(result.ends[0].error, "no such file");
+}
+
+TEST_F(SupervisorTest, ARankThatFailedBeforeAPeerWasFoundLostIsTheCauseAndTheOthersAreTold) {
+  EndsMeanwhile peers(absl::UnavailableError("node 1 is lost"));
+  const AttemptResult result = Run({"-c", "exit 64"}, 1, peers);
+  ASSERT_EQ(result.ends.size(), 1U);
+  EXPECT_FALSE(result.ends[0].stopped);
+  EXPECT_EQ(ExitCodeOf(result), 64);
+  EXPECT_EQ(peers.published(), (std::vector<int>{64, 0}));
+}
+
+// The store of node 0 closes behind the news that its ranks have ended, and both come at once.
+class EndsWell final : public Peers {
+ public:
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override {
+    if (turn_++ == 0) {
+      AwaitAnEnd();
+      return {};
+    }
+    return turn_ == 3 ? std::vector<Order>{Order{.kind = Order::Kind::kEnded, .node = 1}}
+                      : std::vector<Order>{};
+  }
+  absl::Status health() const override {
+    return turn_ < 3 ? absl::OkStatus() : absl::UnavailableError("node 0 is lost");
+  }
+  void Publish(Order) override {}
+  int nodes() const override { return 2; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
+  int turn_ = 0;
+};
+
+TEST_F(SupervisorTest, AStoreThatClosesWhenAllRanksHaveEndedIsNoLoss) {
+  EndsWell peers;
+  const AttemptResult result = Run({"-c", "exit 0"}, 2, peers);
+  EXPECT_TRUE(result.error.ok()) << result.error;
+  EXPECT_EQ(ExitCodeOf(result), 0);
+}
+
+// The news of the last end and the loss arrive while a supervisor looks: its look sees the loss.
+class EndsWellDuringTheLook final : public Peers {
+ public:
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override {
+    if (turn_++ == 0) {
+      AwaitAnEnd();
+    }
+    return turn_ == 4 ? std::vector<Order>{Order{.kind = Order::Kind::kEnded, .node = 1}}
+                      : std::vector<Order>{};
+  }
+  absl::Status health() const override {
+    return turn_ < 3 ? absl::OkStatus() : absl::UnavailableError("node 0 is lost");
+  }
+  void Publish(Order) override {}
+  int nodes() const override { return 2; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
+  int turn_ = 0;
+};
+
+TEST_F(SupervisorTest, AnOrderThatArrivedAheadOfALossCounts) {
+  EndsWellDuringTheLook peers;
+  const AttemptResult result = Run({"-c", "exit 0"}, 2, peers);
+  EXPECT_TRUE(result.error.ok()) << result.error;
+  EXPECT_EQ(ExitCodeOf(result), 0);
+}
+
+// Finds the other node lost when it tells of the end of its own ranks, and not before.
+class LostAtTheEnd final : public Peers {
+ public:
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override { return {}; }
+  absl::Status health() const override { return lost_; }
+  void Publish(Order) override { lost_ = absl::UnavailableError("node 0 is lost"); }
+  int nodes() const override { return 2; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
+  absl::Status lost_;
+};
+
+TEST_F(SupervisorTest, ANodeThatIsFoundLostWhenTheRanksHereHaveEndedIsALoss) {
+  LostAtTheEnd peers;
+  const AttemptResult result = Run({"-c", "exit 0"}, 2, peers);
+  EXPECT_EQ(result.error.message(), "node 0 is lost");
+  EXPECT_EQ(ExitCodeOf(result), kExitTemporary);
 }
 
 // A rank that has saved because of a signal on another node, and asks to stay. It keeps what it is

@@ -112,6 +112,46 @@ TEST(Hang, AProcessThatASignalHasStoppedInsideACollectiveIsNamedAtTheShortLimit)
   EXPECT_THAT(hang->text, HasSubstr("a signal has stopped its process"));
 }
 
+TEST(Hang, AStoppedProcessIsNamedAheadOfItsLimitAndNoOtherIs) {
+  RankView view = Rank(0, "forward", 2.4);  // The limit is 2.5 s.
+  EXPECT_FALSE(FindHang({{view}}, 1, kSteps).has_value());
+  view.is_stopped = true;
+  const auto hang = FindHang({{view}}, 1, kSteps);
+  ASSERT_TRUE(hang.has_value());
+  EXPECT_EQ(hang->limit_s, 2.5);
+  view.still_s = 2.3;
+  EXPECT_FALSE(FindHang({{view}}, 1, kSteps).has_value());
+}
+
+// The verdict on ranks that do not move changes at these moments alone.
+TEST(Hang, TheNextLimitIsThatWhichPassesFirst) {
+  const auto until = [](const std::vector<RankView>& views) {
+    return UntilNextLimit(views, kSteps).value_or(-1);
+  };
+  const auto at = [](double still_s) {
+    RankView view = Rank(0, "data", still_s);
+    view.silent_s = 3;
+    return view;
+  };
+  EXPECT_DOUBLE_EQ(until({at(0.3)}), 2.375 - 0.3) << "a signal may have stopped it";
+  EXPECT_DOUBLE_EQ(until({at(2.4)}), 2.5 - 2.4);
+  EXPECT_DOUBLE_EQ(until({at(2.6)}), 10 - 2.6) << "it may wait for a disk";
+  EXPECT_DOUBLE_EQ(until({at(11)}), 600 - 11) << "or save";
+  EXPECT_EQ(until({at(601)}), -1);
+  EXPECT_DOUBLE_EQ(until({at(2.6), at(0.4)}), 2.375 - 0.4);
+  RankView view = at(2.6);
+  view.silent_s = 2.25;
+  EXPECT_DOUBLE_EQ(until({view}), 0.25) << "it falls silent as a whole";
+  view = at(0.2);
+  view.limits.data_s = 1.5;
+  EXPECT_DOUBLE_EQ(until({view}), 1.3);
+  view.has_ended = true;
+  EXPECT_EQ(until({view}), -1);
+  view = at(0.2);
+  view.limits.fixed_s = 0;  // The detection is off.
+  EXPECT_EQ(until({view}), -1);
+}
+
 TEST(Hang, AProcessThatIsSilentIsNamedBeforeThoseThatWaitAndBeat) {
   std::vector<RankView> views = {At(Rank(0, "update", 3), 9, 10), At(Rank(1, "update", 3), 9, 10)};
   views[0].silent_s = 2.9;

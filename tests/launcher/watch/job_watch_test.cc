@@ -1,6 +1,10 @@
 // Two nodes' watches over fakes in place of the store: node 0 finds what happens on the other one.
 #include "launcher/ranks/job_watch.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -113,6 +117,96 @@ TEST_F(JobWatchTest, NodeZeroNamesARankOfAnotherNodeThatHangs) {
   EXPECT_EQ(hang->hang, "never_entered");
   EXPECT_EQ(hang->exit_code, kExitTemporary);
   EXPECT_THAT(hang->error, HasSubstr("has not entered collective 41"));
+}
+
+// A process that a signal has stopped before it did anything.
+class StoppedChild {
+ public:
+  StoppedChild() : pid_(fork()) {
+    if (pid_ == 0) {
+      raise(SIGSTOP);
+      for (;;) {
+        pause();
+      }
+    }
+    EXPECT_EQ(waitpid(pid_, nullptr, WUNTRACED), pid_);
+  }
+  ~StoppedChild() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  void GoOn() const {
+    kill(pid_, SIGCONT);
+    EXPECT_EQ(waitpid(pid_, nullptr, WCONTINUED), pid_);
+  }
+
+ private:
+  const pid_t pid_;
+};
+
+// The only rank of a job, whose limit is a second. Its watch looks when it wants to.
+class OneRankTest : public JobWatchTest {
+ protected:
+  void Train(int pid) {
+    for (int64_t step = 0; step < 40; ++step) {
+      now_ += kSecond / 10;
+      AgentMessage message = Beat(0, step, "forward", static_cast<uint64_t>(step));
+      message.pid = pid;
+      watch_.Take(message, now_);
+      ASSERT_FALSE(watch_.Look(now_).has_value());
+    }
+    moved_ = now_;
+  }
+  // Seconds from the last progress to the next look, which takes place.
+  double NextLook() {
+    now_ += absl::ToInt64Nanoseconds(watch_.UntilLook(now_));
+    hang_ = watch_.Look(now_);
+    return static_cast<double>(now_ - moved_) / kSecond;
+  }
+  JobWatch watch_{{.host = "host-a"}, nullptr, *reporter_};
+  std::optional<RankEnd> hang_;
+  int64_t moved_ = 0;
+};
+
+TEST_F(OneRankTest, ALookComesWhenTheLimitPasses) {
+  Train(/*pid=*/0);
+  double at = 0;
+  while (!hang_.has_value() && at < 10) {
+    AgentMessage message = Beat(0, 39, "forward", 39);  // It beats, and does not move.
+    message.times = {};
+    watch_.Take(message, now_);
+    const double before = at;
+    at = NextLook();
+    EXPECT_LE(at - before, 0.21) << "between limits it looks for all else";
+  }
+  EXPECT_GT(at, 1);
+  EXPECT_LE(at, 1.002);
+}
+
+TEST_F(OneRankTest, AStoppedProcessIsNamedWithinItsLimit) {
+  const StoppedChild child;
+  Train(child.pid());
+  double at = 0;
+  while (!hang_.has_value() && at < 10) {
+    at = NextLook();
+  }
+  EXPECT_GT(at, 0.95);
+  EXPECT_LE(at, 0.952);
+}
+
+TEST_F(OneRankTest, AProcessThatGoesOnJustBeforeTheVerdictHasItsWholeLimit) {
+  const StoppedChild child;
+  Train(child.pid());
+  double at = 0;
+  while (at < 0.8) {
+    at = NextLook();
+  }
+  child.GoOn();
+  while (!hang_.has_value() && at < 10) {
+    at = NextLook();
+  }
+  EXPECT_GT(at, 1);
 }
 
 TEST_F(JobWatchTest, WhatANodeSaidLongAgoAndOfAnotherAttemptIsNoBasis) {

@@ -1,0 +1,162 @@
+// An agent's connection and its messages tell of its end on two ways: whichever is seen first, the
+// coordinator draws the same conclusion. A failure that others tell of is not lost with its node.
+#include "launcher/nodes/coordinator_state.h"
+
+#include <csignal>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtrain::launcher::coordinator_state_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Kind = LobbyOrder::Kind;
+constexpr int64_t kSecond = 1'000'000'000;
+
+LobbyMessage Join(int number, const std::string& name) {
+  return {.kind = LobbyMessage::Kind::kJoin,
+          .from = name,
+          .node = {number, absl::StrCat("h", number), 1}};
+}
+
+// How attempt 0 has ended on a node, by the first end that it knows.
+LobbyMessage Report(const std::string& name, const RankEnd& cause) {
+  LobbyMessage message{.kind = LobbyMessage::Kind::kReport, .from = name};
+  message.report = {.code = CodeOf(cause), .cause = cause};
+  return message;
+}
+
+RankEnd EndOfRank(int rank, int exit_code, int signal = 0) {
+  return {.rank = rank, .node = rank, .exit_code = exit_code, .signal = signal};
+}
+
+// An attempt of the agents "a0", "a1" and "a2", whose numbers are those of their nodes.
+class CoordinatorStateTest : public ::testing::Test {
+ protected:
+  CoordinatorStateTest() {
+    Take({.messages = {Join(0, "a0"), Join(1, "a1"), Join(2, "a2")}});
+    EXPECT_THAT(Kinds(), ElementsAre(Kind::kStart));
+  }
+  void Take(const LobbyNews& news) {
+    now_ += kSecond / 10;
+    coordinator_.Take(news, now_);
+    coordinator_.Tick(now_);
+  }
+  std::vector<LobbyOrder> Orders() { return coordinator_.TakeOrders(); }
+  std::vector<Kind> Kinds() {
+    std::vector<Kind> kinds;
+    for (const LobbyOrder& order : Orders()) {
+      kinds.push_back(order.kind);
+    }
+    return kinds;
+  }
+  // The last order when node 1 is lost, and the others have heard of the end of its rank before.
+  LobbyOrder AfterLossBehind(const RankEnd& cause) {
+    Take({.gone = {"a1"}});
+    Take({.messages = {Report("a0", cause), Report("a2", cause)}});
+    for (int second = 0; second < 3; ++second) {
+      now_ += kSecond;
+      Take({});
+    }
+    const std::vector<LobbyOrder> orders = Orders();
+    return orders.empty() ? LobbyOrder{.kind = Kind::kAnswer} : orders.back();
+  }
+
+  CoordinatorState coordinator_{
+      {.nodes_min = 1, .nodes_max = 3, .restarts_max = 5}, absl::Minutes(1), 0};
+  int64_t now_ = 0;
+};
+
+TEST_F(CoordinatorStateTest, AReportThatWasPostedBeforeTheConnectionEndedCounts) {
+  Take({.messages = {Report("a1", EndOfRank(1, 64))}, .gone = {"a1"}});
+  EXPECT_THAT(Kinds(), ElementsAre(Kind::kDismiss)) << "its agent is gone, and no node is lost";
+  Take({.messages = {Report("a0", EndOfRank(0, 75)), Report("a2", EndOfRank(2, 75))}});
+  const std::vector<LobbyOrder> orders = Orders();
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].kind, Kind::kEnd);
+  EXPECT_EQ(orders[0].code, 64);
+  EXPECT_THAT(orders[0].text, HasSubstr("exit code 64 is not restarted"));
+}
+
+TEST_F(CoordinatorStateTest, ACtrlCCountsThoughItsAgentIsGoneBeforeTheOthersHaveSaved) {
+  const auto report = [](const std::string& name, bool stopped_here) {
+    LobbyMessage message{.kind = LobbyMessage::Kind::kReport, .from = name};
+    message.report = {.code = 130, .stop_signal = SIGINT, .stopped_here = stopped_here};
+    return message;
+  };
+  Take({.messages = {report("a1", true)}, .gone = {"a1"}});
+  Take({.messages = {report("a0", false), report("a2", false)}});
+  const std::vector<LobbyOrder> orders = Orders();
+  ASSERT_FALSE(orders.empty());
+  EXPECT_EQ(orders.back().kind, Kind::kEnd);
+  EXPECT_EQ(orders.back().code, 130);
+}
+
+TEST_F(CoordinatorStateTest, ItCountsAlsoIfAnotherNodeHasJoinedBeforeIt) {
+  Take({.messages = {Join(7, "a7"), Report("a1", EndOfRank(1, 64))}, .gone = {"a1"}});
+  for (const LobbyOrder& order : Orders()) {
+    EXPECT_TRUE(order.kind == Kind::kPark || order.kind == Kind::kDismiss) << order.text;
+  }
+}
+
+TEST_F(CoordinatorStateTest, AnAgentThatIsStartedAgainJoinsBehindTheEndOfTheFormerOne) {
+  Take({.messages = {Join(1, "b1")}, .gone = {"a1"}});
+  const std::vector<LobbyOrder> orders = Orders();
+  ASSERT_EQ(orders.size(), 3U);
+  EXPECT_EQ(orders[0].kind, Kind::kDismiss);
+  EXPECT_THAT(orders[0].names, ElementsAre("a1"));
+  EXPECT_EQ(orders[1].kind, Kind::kStop);
+  EXPECT_EQ(orders[1].text, "node 1 (host h1) is lost: the connection of its agent has ended");
+  EXPECT_EQ(orders[2].kind, Kind::kPark);
+  EXPECT_THAT(orders[2].names, ElementsAre("b1")) << "until the attempt has ended";
+}
+
+TEST_F(CoordinatorStateTest, AnAgentThatEndedBeforeItsJoinWasReadDoesNotKeepTheNextOneOut) {
+  Take({.messages = {Join(7, "a7"), Join(7, "b7")}, .gone = {"a7"}});
+  for (const LobbyOrder& order : Orders()) {
+    if (order.kind == Kind::kDismiss) {
+      EXPECT_THAT(order.names, ElementsAre("a7")) << order.text;
+    }
+  }
+  Take({.gone = {"b7"}});
+  ASSERT_THAT(Kinds(), ElementsAre(Kind::kDismiss)) << "it was a member";
+}
+
+TEST_F(CoordinatorStateTest, AnErrorOfTheProgramOnANodeThatIsLostBehindItEndsTheJob) {
+  const LobbyOrder last = AfterLossBehind(EndOfRank(1, 64));
+  EXPECT_EQ(last.kind, Kind::kEnd);
+  EXPECT_EQ(last.code, 64);
+}
+
+TEST_F(CoordinatorStateTest, ANodeThatIsLostBehindARankThatWasKilledIsLeftOut) {
+  const LobbyOrder last = AfterLossBehind(EndOfRank(1, 0, SIGKILL));
+  EXPECT_EQ(last.kind, Kind::kStart);
+  EXPECT_THAT(last.names, ElementsAre("a0", "a2"));
+}
+
+TEST_F(CoordinatorStateTest, AHostThatGoesDownStopsItsRanksFirst) {
+  EXPECT_EQ(AfterLossBehind(EndOfRank(1, 143)).kind, Kind::kStart);
+}
+
+TEST_F(CoordinatorStateTest, AnErrorOnANodeThatIsLeftMayComeOfTheLoss) {
+  EXPECT_EQ(AfterLossBehind(EndOfRank(2, 1)).kind, Kind::kStart);
+}
+
+TEST_F(CoordinatorStateTest, ItAwaitsItsOwnEndWithItsAgentWhileTheJobGoesOn) {
+  EXPECT_FALSE(coordinator_.AwaitsOwnEnd({"a1", "unknown"}));
+  EXPECT_TRUE(coordinator_.AwaitsOwnEnd({"a1", "a0"}));
+  Take({.messages = {Report("a0", {}), Report("a1", {}), Report("a2", {})}});
+  ASSERT_THAT(Kinds(), ElementsAre(Kind::kEnd));
+  EXPECT_FALSE(coordinator_.AwaitsOwnEnd({"a0"})) << "who joins now has to learn of the end";
+  EXPECT_THAT(Kinds(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace dtrain::launcher::coordinator_state_test
