@@ -47,6 +47,6 @@ absl::Status ExportMergedGpt(dtrain::Job& job, dtrain::Engine& engine, GptImpl& 
                              std::vector<std::pair<std::string, std::string>> files,
                              const std::string& directory) {
   const Json config = model.options().ToHuggingFace(job.config().precision());
-  files.emplace_back("config.json", dtrain::DumpJson(config, 2) + "\n");
+  files.emplace(files.begin(), "config.json", dtrain::DumpJson(config, 2) + "\n");
   return dtrain::ExportMerged(job, engine, model, std::move(files), directory);
 }

@@ -14,7 +14,7 @@
 absl::StatusOr<dtrain::LoraOptions> ReadLoraOptions(const dtrain::Json& json,
                                                     const std::string& where);
 
-// Collective: dtrain::ExportMerged with the model's config.json beside `files`.
+// Collective: dtrain::ExportMerged with the model's config.json before `files`.
 absl::Status ExportMergedGpt(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,
                              std::vector<std::pair<std::string, std::string>> files,
                              const std::string& directory);

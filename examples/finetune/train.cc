@@ -36,6 +36,9 @@ constexpr char kAbout[] =
     "The result goes to RUN_DIR/export: model/ with full; adapter/ (in PEFT's format)\n"
     "and merged/ with lora. docs/MODELS.md has the details.\n";
 
+// The file of finetune.out that names its run.
+constexpr char kExportMark[] = "dtrain-finetune.json";
+
 enum class Method { kFull, kLora };
 
 struct FinetuneOptions {
@@ -132,11 +135,16 @@ dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetu
 
 absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, const Finetune& run) {
   const std::string folder = job.run_dir() + "/export";
-  DT_ASSIGN_OR_RETURN(const auto tokenizer, dtrain::ReadTokenizerFiles(run.source.pretrained));
+  DT_ASSIGN_OR_RETURN(auto files, dtrain::ReadTokenizerFiles(run.source.pretrained));
   const std::string& out = run.options.out;
+  if (!out.empty()) {
+    // By this `dtrain finetune` knows the folder as this run's, even if it is killed before it has
+    // recorded that. It looks for files that are newer, so that this must be the last one.
+    files.emplace_back(kExportMark, dtrain::DumpJson({{"run", job.run_id()}}, 2) + "\n");
+  }
   if (!run.lora()) {
     const std::string whole = out.empty() ? folder + "/model" : out;
-    DT_RETURN_IF_ERROR(dtrain::ExportModel(job, engine, whole, {.files = tokenizer}));
+    DT_RETURN_IF_ERROR(dtrain::ExportModel(job, engine, whole, {.files = files}));
     job.metrics().Print(absl::StrFormat("fine-tuned model: %s", whole));
     return absl::OkStatus();
   }
@@ -151,7 +159,7 @@ absl::Status Export(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model, co
     return absl::OkStatus();
   }
   const std::string merged = out.empty() ? folder + "/merged" : out;
-  DT_RETURN_IF_ERROR(ExportMergedGpt(job, engine, model, tokenizer, merged));
+  DT_RETURN_IF_ERROR(ExportMergedGpt(job, engine, model, files, merged));
   job.metrics().Print(absl::StrFormat("merged model: %s", merged));
   return absl::OkStatus();
 }

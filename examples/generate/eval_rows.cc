@@ -182,6 +182,13 @@ absl::StatusOr<std::unique_ptr<EvalRows>> OpenFiles(const EvalData& data,
         corpus.files().front().path(), corpus.vocabulary(), data.vocabulary,
         tokenizer.vocab_size()));
   }
+  // Files of other programs do not say what made them.
+  if (corpus.vocabulary() > 0 && corpus.vocabulary() != tokenizer.vocab_size()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s was made by a tokenizer of %d ids, but the model's own has %d: they are of two models; "
+        "make the tokens again by dtrain data prepare --tokenizer FOLDER",
+        corpus.files().front().path(), corpus.vocabulary(), tokenizer.vocab_size()));
+  }
   DT_ASSIGN_OR_RETURN(const int64_t packed, PackedLength(corpus));
   DT_ASSIGN_OR_RETURN(const int64_t length, LengthFor(data, packed));
   return std::make_unique<RowsOfFiles>(std::move(corpus), length, data.vocabulary);

@@ -55,9 +55,27 @@ const std::vector<std::pair<const char*, Json>>& OtherSettings() {
   return *settings;
 }
 
+// What a user may have meant by a path that is no folder of a model.
+absl::Status CheckModelFolder(const std::string& path) {
+  if (!dtrain::FileExists(path + "/config.json")) {
+    return absl::NotFoundError(
+        absl::StrCat(path,
+                     "/config.json is not there; give the folder of a model, with config.json, "
+                     "*.safetensors and a tokenizer"));
+  }
+  if (dtrain::FileExists(path + "/run.json")) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is a run directory; give the model/ folder of one of its checkpoints, in "
+        "%s/checkpoints/step-*, with the tokenizer's files in it",
+        path, path));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<TextFolder> OpenTextFolder(const std::string& path, const std::string& type) {
+  DT_RETURN_IF_ERROR(CheckModelFolder(path));
   TextFolder folder;
   folder.path = path;
   DT_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(path));

@@ -75,7 +75,8 @@ std::vector<plan::CorpusPart> PartsOf(const Config& config, Split split) {
 
 // A store for the files of the parts that are at addresses; null: there are none.
 absl::StatusOr<std::unique_ptr<plan::DataStore>> StoreFor(
-    const std::vector<plan::CorpusPart>& parts, const RemoteDataConfig& config) {
+    const std::vector<plan::CorpusPart>& parts, Job& job) {
+  const RemoteDataConfig& config = job.config().data_remote();
   const bool some = std::any_of(parts.begin(), parts.end(), [](const plan::CorpusPart& part) {
     return std::any_of(part.patterns.begin(), part.patterns.end(), plan::IsRemoteAddress);
   });
@@ -87,6 +88,7 @@ absl::StatusOr<std::unique_ptr<plan::DataStore>> StoreFor(
   options.cache_bytes_max = config.cache_bytes_max;
   options.client.timeout = absl::Seconds(config.timeout_seconds);
   options.client.environment = ReadEnvironment();
+  options.fetcher.processes = job.state().env.ranks_on_node();  // Its ranks share the folder.
   return remote::OpenRemoteStore(options);
 }
 
@@ -309,8 +311,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   }
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
   const std::vector<plan::CorpusPart> parts = PartsOf(config, split);
-  DT_ASSIGN_OR_RETURN(std::unique_ptr<plan::DataStore> store,
-                      StoreFor(parts, config.data_remote()));
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<plan::DataStore> store, StoreFor(parts, job));
   auto opened = plan::TokenCorpus::Open(parts, format, store.get());
   DT_RETURN_IF_ERROR(Annotate(opened.status(), key));
   DT_RETURN_IF_ERROR(opened->CheckRowLength(config.sequence_length()));

@@ -76,8 +76,7 @@ absl::Status TakeOver(const NextAttempt& next) {
 Survivor::Survivor(const Environment& environment) {
   // This holds also if the agent cannot be reached: else the process would train alone in the job's
   // run directory.
-  const auto reuse = environment.find(env::kReuse);
-  is_reserve_ = reuse != environment.end() && reuse->second == env::kReserveProcess;
+  is_reserve_ = IsReserve(environment);
   const absl::StatusOr<JobEnv> job = ResolveJobEnv(environment);
   if (!job.ok() || !job->reuse || job->agent_socket.empty() || job->token_fd < 0) {
     return;

@@ -28,14 +28,28 @@ BlockFetcher::BlockFetcher(FetcherOptions options, std::unique_ptr<BlockFolder> 
 }
 
 BlockFetcher::~BlockFetcher() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-    changed_.notify_all();
-  }
+  Cancel();
   for (std::thread& thread : threads_) {
     thread.join();
   }
+}
+
+void BlockFetcher::Cancel() {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+  if (folder_ != nullptr) {
+    folder_->StopWaiting();
+  }
+}
+
+int64_t BlockFetcher::AheadBytesMax(const BlockId& id) const {
+  BlockFolder* const kept_in = folder();
+  const int64_t share = kept_in == nullptr
+                            ? options_.memory_bytes_max / 2
+                            : std::min(options_.ahead_bytes_max,
+                                       kept_in->bytes_max() / (4 * int64_t{options_.processes}));
+  return std::max(share, id.bytes);  // One block always may be.
 }
 
 BlockFetcher::Memory::iterator BlockFetcher::InMemory(const BlockId& id) {
@@ -90,17 +104,12 @@ absl::Status BlockFetcher::Read(const BlockId& id, int64_t offset, absl::Span<st
 }
 
 bool BlockFetcher::WillRead(const BlockId& id) {
-  BlockFolder* const kept_in = folder();
-  const int64_t bytes_max =
-      kept_in == nullptr
-          ? options_.memory_bytes_max / 2
-          : std::min(options_.ahead_bytes_max, std::max(id.bytes, kept_in->bytes_max() / 4));
   {
     const std::lock_guard lock(mutex_);
     if (ahead_.contains(id) || seen_.contains(id)) {
       return true;
     }
-    if (static_cast<int64_t>(ahead_.size() + 1) * id.bytes > std::max(bytes_max, id.bytes)) {
+    if (static_cast<int64_t>(ahead_.size() + 1) * id.bytes > AheadBytesMax(id)) {
       return false;
     }
     if (InMemory(id) != memory_.end() || flights_.contains(id)) {
@@ -110,6 +119,9 @@ bool BlockFetcher::WillRead(const BlockId& id) {
   const bool is_there = folder_ != nullptr && folder_->Has(id);
   const std::lock_guard lock(mutex_);
   if (is_there) {
+    if (seen_.size() >= options_.seen_max) {
+      seen_.clear();  // The next time, the folder is looked into again.
+    }
     seen_.insert(id);
     return true;
   }
@@ -161,7 +173,8 @@ absl::StatusOr<BlockFetcher::Bytes> BlockFetcher::FetchAndKeep(const BlockId& id
     Land(id, absl::OkStatus());
     return Bytes(std::move(block));
   }
-  const absl::Status status = fetch_(id, span);
+  const absl::Status status =
+      IsCancelled() ? absl::CancelledError("the reader of remote data ends") : fetch_(id, span);
   if (status.ok()) {
     Keep(id, block);
   }

@@ -3,7 +3,7 @@
 //
 // Blocks are kept in a folder of this host, or, where there is none or its disk is full, in a
 // little memory. Each block is fetched once at a time, by one process of the host. Thread-safe;
-// destruction waits for the requests under way to be cancelled.
+// destruction waits for the requests under way, which its owner cancels.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,12 @@ namespace dtrain::remote {
 
 struct FetcherOptions {
   int threads = 8;
-  int64_t memory_bytes_max = 64 << 20;         // Of blocks in memory, where there is no folder.
-  int64_t ahead_bytes_max = int64_t{1} << 30;  // Of blocks in the folder that wait to be read.
+  int64_t memory_bytes_max = 64 << 20;  // Blocks in memory take this, where there is no folder.
+  // Blocks in the folder that wait to be read take this, and with those of the other processes
+  // that share the folder no more than a quarter of it.
+  int64_t ahead_bytes_max = int64_t{1} << 30;
+  int processes = 1;            // So many fetch ahead into the folder.
+  size_t seen_max = 64 * 1024;  // Remembers so many blocks that were there already.
 };
 
 class BlockFetcher {
@@ -50,6 +54,9 @@ class BlockFetcher {
   bool WillRead(const BlockId& id);
   // No block is fetched ahead but for those under way.
   void ForgetAhead();
+  // Nothing is fetched any more, and who waits for another process gives up: Read of a block that
+  // is not kept gives Cancelled. Requests under way are their owner's to cancel.
+  void Cancel();
 
  private:
   using Bytes = std::shared_ptr<const std::byte[]>;
@@ -60,6 +67,12 @@ class BlockFetcher {
   };
 
   BlockFolder* folder() const { return folder_works_ ? folder_.get() : nullptr; }
+  bool IsCancelled() {
+    const std::lock_guard lock(mutex_);
+    return stop_;
+  }
+  // The bytes of blocks ahead that may wait to be read, where `id` is the next one.
+  int64_t AheadBytesMax(const BlockId& id) const;
   // The block in memory, or the end. REQUIRES: `mutex_` is held.
   Memory::iterator InMemory(const BlockId& id);
   // Fills `into` from where blocks are kept; NotFound: the block is not there.

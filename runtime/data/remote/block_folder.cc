@@ -35,6 +35,7 @@ namespace fs = std::filesystem;
 constexpr char kObjectPrefix[] = "object-";
 constexpr char kNewSuffix[] = ".new";
 constexpr int kLocks = 1024;
+constexpr size_t kVerifiedMax = size_t{1} << 20;
 constexpr auto kStaleAfter = std::chrono::minutes(10);  // Then nobody writes a new block any more.
 constexpr int64_t kTouchAfterSeconds = 60;              // The order of use need not be finer.
 
@@ -68,7 +69,7 @@ struct KeptFile {
   fs::path path;
 };
 
-// What is in a folder; nothing where it cannot be read.
+// Lists a folder; gives nothing where it cannot be read.
 std::vector<fs::directory_entry> EntriesOf(const fs::path& folder) {
   std::vector<fs::directory_entry> entries;
   std::error_code error;
@@ -113,19 +114,6 @@ int64_t SumOf(const std::vector<KeptFile>& files) {
     sum += file.bytes;
   }
   return sum;
-}
-
-// A lock that its file's descriptor holds, and so ends with its process; none when the deadline has
-// passed.
-UniqueFd LockFile(const std::string& path, Deadline deadline) {
-  UniqueFd fd(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
-  while (fd.valid() && flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK || deadline.Expired()) {
-      return UniqueFd();
-    }
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  return fd;
 }
 
 absl::Status NotWritable(const std::string& folder, const absl::Status& why) {
@@ -184,11 +172,17 @@ bool BlockFolder::Verify(const BlockId& id, int fd) {
   const bool is_whole = ReadFully(fd, 0, block.get(), bytes) &&
                         ReadFully(fd, id.bytes, &footer, sizeof(footer)) &&
                         footer.magic == wanted.magic && footer.crc32c == Crc32c(block.get(), bytes);
-  if (is_whole) {
-    const std::lock_guard lock(mutex_);
-    verified_.insert(id);
+  if (!is_whole) {
+    return false;
   }
-  return is_whole;
+  const std::lock_guard lock(mutex_);
+  // Some of more blocks than the folder holds are not there any more.
+  if (verified_bytes_ > bytes_max_ - id.bytes || verified_.size() >= kVerifiedMax) {
+    verified_.clear();
+    verified_bytes_ = 0;
+  }
+  verified_bytes_ += verified_.insert(id).second ? id.bytes : 0;
+  return true;
 }
 
 absl::Status BlockFolder::Read(const BlockId& id, int64_t offset, absl::Span<std::byte> into) {
@@ -255,8 +249,7 @@ void BlockFolder::CountNew(int64_t bytes) {
 
 void BlockFolder::Trim() const {
   // One process at a time; the next one counts what was written meanwhile.
-  const UniqueFd lock =
-      LockFile(absl::StrCat(folder_, "/locks/trim"), Deadline::After(absl::Seconds(5)));
+  const UniqueFd lock = LockFile("trim", Deadline::After(absl::Seconds(5)));
   if (!lock.valid()) {
     return;
   }
@@ -277,9 +270,20 @@ void BlockFolder::Trim() const {
   }
 }
 
+UniqueFd BlockFolder::LockFile(const std::string& name, Deadline deadline) const {
+  const std::string path = absl::StrCat(folder_, "/locks/", name);
+  UniqueFd fd(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
+  while (fd.valid() && flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK || deadline.Expired() || stops_waiting_) {
+      return UniqueFd();
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return fd;
+}
+
 UniqueFd BlockFolder::Lock(const BlockId& id, Deadline deadline) const {
-  const uint64_t place = (id.object + static_cast<uint64_t>(id.number)) % kLocks;
-  return LockFile(absl::StrCat(folder_, "/locks/", place), deadline);
+  return LockFile(absl::StrCat((id.object + static_cast<uint64_t>(id.number)) % kLocks), deadline);
 }
 
 }  // namespace dtrain::remote

@@ -7,6 +7,7 @@
 // the folder is touched. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,25 +40,33 @@ class BlockFolder {
   absl::Status Read(const BlockId& id, int64_t offset, absl::Span<std::byte> into);
   // Keeps a block. ResourceExhausted: the disk is full. REQUIRES: `block` is all of it.
   absl::Status Keep(const BlockId& id, absl::Span<const std::byte> block);
-  // Waits until no other process fetches this block, or the deadline has passed: then no lock is
-  // held. The lock ends with the descriptor.
+  // Waits until no other process fetches this block, or the deadline has passed, or StopWaiting is
+  // called: then no lock is held. The lock ends with the descriptor.
   UniqueFd Lock(const BlockId& id, Deadline deadline) const;
+  // No call waits for another process from now on.
+  void StopWaiting() { stops_waiting_ = true; }
 
  private:
   BlockFolder(std::string folder, int64_t bytes_max)
       : folder_(std::move(folder)), bytes_max_(bytes_max) {}
   std::string PathOf(const BlockId& id) const;
+  // The lock of the file FOLDER/locks/NAME, which its descriptor holds, and which so ends with its
+  // process.
+  UniqueFd LockFile(const std::string& name, Deadline deadline) const;
   absl::Status WriteNew(const BlockId& id, const std::string& path,
                         absl::Span<const std::byte> block) const;
-  // Compares the checksum of an open block once for this process; false: it is damaged.
+  // Compares the checksum of an open block once for this process, and once more when as many bytes
+  // were compared as the folder holds; false: it is damaged.
   bool Verify(const BlockId& id, int fd);
   void CountNew(int64_t bytes);
   void Trim() const;
 
   const std::string folder_;
   int64_t bytes_max_;
+  std::atomic<bool> stops_waiting_{false};
   std::mutex mutex_;
   absl::flat_hash_set<BlockId> verified_;  // Guarded, as what follows.
+  int64_t verified_bytes_ = 0;             // The size of these blocks.
   int64_t new_bytes_ = 0;                  // Written since the last look at the whole folder.
 };
 

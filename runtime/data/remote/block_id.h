@@ -9,7 +9,7 @@ namespace dtrain::remote {
 struct BlockId {
   uint64_t object = 0;  // A hash of address, version and the size of blocks.
   int64_t number = 0;
-  int64_t bytes = 0;  // Of this block: the last one of an object is short.
+  int64_t bytes = 0;  // The last block of an object is short.
 
   friend bool operator==(const BlockId& a, const BlockId& b) {
     return a.object == b.object && a.number == b.number;

@@ -17,7 +17,7 @@
 
 namespace dtrain::remote {
 
-// What a server said of an object. One that changes has another one.
+// The size and tag that a server gave for an object. An object that changes has another version.
 struct ObjectVersion {
   int64_t bytes = 0;
   std::string tag;  // Its ETag, or else when it was last modified; "": the server says neither.

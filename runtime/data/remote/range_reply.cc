@@ -46,8 +46,7 @@ absl::Status WithoutRanges(absl::string_view address) {
   return absl::FailedPreconditionError(absl::StrCat(
       "cannot read ", address,
       ": the server does not serve ranges of a file (RFC 9110, section 14), so samples could not "
-      "be "
-      "read from its middle; copy the file to this host, or serve it with one that does"));
+      "be read from its middle; copy the file to this host, or serve it with one that does"));
 }
 
 absl::StatusOr<ObjectPiece> PieceOfReply(const HttpReply& reply, const std::string& address,

@@ -100,7 +100,7 @@ class RemoteStore final : public plan::DataStore {
       fetcher_->ForgetAhead();
     }
   }
-  void Cancel() override { cancelled_ = true; }
+  void Cancel() override;
 
   // Null before reading starts.
   BlockFetcher* fetcher() const { return fetcher_.get(); }
@@ -261,6 +261,17 @@ void RemoteStore::StartReading() {
       options_.fetcher, std::move(folder_), [this](const BlockId& id, absl::Span<std::byte> into) {
         return by_hash_.at(id.object)->Fetch(*client_, id.number * block_bytes_, into, &cancelled_);
       });
+  if (cancelled_) {
+    fetcher_->Cancel();
+  }
+}
+
+void RemoteStore::Cancel() {
+  cancelled_ = true;
+  const std::lock_guard lock(mutex_);
+  if (fetcher_ != nullptr) {
+    fetcher_->Cancel();
+  }
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ absl::Status DeviceStep::Passed(const DevicePhases& phases, Deadline deadline) c
   return status;
 }
 
-// What the device made of a broken collective is worthless.
+// The device's results of a broken collective are worthless.
 absl::Status DeviceStep::Health() const {
   for (const comm::DeviceGroup* const group : watched_) {
     DT_RETURN_IF_ERROR(group->Health());

@@ -81,7 +81,7 @@ struct LeafModuleConfig {
 // The parts of forward that are computed again in backward (<dtrain/recompute.h>). The model asks
 // and obeys.
 struct ActivationCheckpointingConfig {
-  // What is computed again: nothing, whole layers, or the cheap parts of layers.
+  // Names what is computed again: nothing, whole layers, or the cheap parts of layers.
   enum class Mode { kNone, kFull, kSelective };
   Mode mode = Mode::kNone;  // The mode in force.
   int64_t every = 1;        // Every so many layers one is recomputed, the first included.
@@ -179,7 +179,7 @@ struct SchedulerConfig {
   int64_t decay_num_steps = 0;   // WSD.
   bool decay_sqrt = true;        // decay_type "sqrt"; false: "linear".
   double decay_min_ratio = 0;    // At the end of the decay, as a share of base_lr.
-  OneCycleConfig cycle;          // What OneCycle uses in place of the above.
+  OneCycleConfig cycle;          // OneCycle uses these in place of the above.
 };
 
 // fp8: linear layers that multiply in 8 bits.
@@ -259,7 +259,7 @@ class Config {
   bool quantized_weights() const;                // Stage 3: gathers in int8 blocks.
   bool quantized_gradients() const;              // Stages 2 and 3: reduce-scatters in int8 blocks.
   int hpz_partition_size() const;                // Ranks of a second sharding of weights; 1: none.
-  // What forward computes again in backward.
+  // The parts of forward that backward computes again.
   ActivationCheckpointingConfig activation_checkpointing() const;
 
   // --- Data. Paths and glob patterns as written, relative to the working directory.

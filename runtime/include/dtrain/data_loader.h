@@ -54,7 +54,7 @@ concept MapDataset = requires(const Dataset& dataset, int64_t index) {
 
 // A rank's micro-batch, on its device (Job::device).
 struct SampleBatch {
-  std::vector<at::Tensor> tensors;  // As Collate made them: stacked ones are [samples, ...].
+  std::vector<at::Tensor> tensors;  // Collate made them: stacked ones are [samples, ...].
   int64_t samples = 0;              // How many samples the batch holds.
 
   // A tensor of the batch, by its place in a sample.
@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<at::Tensor>> StackSamples(std::vector<Sample> samples
 struct DataLoaderOptions {
   std::string name = "dataset";       // Names it in messages.
   bool shuffle = true;                // False: in the order of indices.
-  std::optional<uint64_t> seed = {};  // Of the order; none: `seed` of the configuration.
+  std::optional<uint64_t> seed = {};  // Decides the order; none: `seed` of the configuration.
   bool drop_last = false;  // Each epoch leaves out the samples that do not fill a global batch.
   // Micro-batches of a step of the engine that takes the batches, where they are its own
   // (engines.NAME, EngineOptions::settings), for drop_last and steps_per_epoch. None: the run's.

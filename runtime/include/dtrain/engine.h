@@ -48,7 +48,7 @@ class EngineState;  // Saved by Checkpointer: runtime/optimizer/engine_state.h.
 struct GradientMemory;
 struct StepEnd;  // Replayed by Checkpointer: runtime/optimizer/step_end.h.
 
-// What a program may choose for an engine. The defaults train any module.
+// The choices that a program has for an engine. The defaults train any module.
 struct EngineOptions {
   // Strict model FLOPs that a sample (a token, for language models) costs, forward and backward
   // (for GEMM fraction and MFU; docs/PERFORMANCE.md has the formula). 0: six times the parameter
@@ -125,7 +125,7 @@ struct EvaluateOptions {
   bool to_end = false;
 };
 
-// What Engine::Backward does besides its loss's backward.
+// Says what Engine::Backward does besides its loss's backward.
 struct BackwardOptions {
   bool last_micro_batch = true;  // Reduce the gradients during this backward.
   int64_t samples = 0;           // In the micro-batch, for rates; 0: what the loss counts.

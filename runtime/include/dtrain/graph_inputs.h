@@ -15,7 +15,7 @@
 
 namespace dtrain {
 
-// What a graph of a micro-batch takes anew each time that it is launched.
+// The inputs that a graph of a micro-batch takes anew each time that it is launched.
 struct GraphInputs {
   // The tensors with which the loss closure computes; undefined ones too, which must stay
   // undefined. A graph reads copies at addresses of its own.

@@ -10,7 +10,7 @@
 
 namespace dtrain {
 
-// What a device reports of a step when it has ended.
+// The numbers that a device reports about a step when it has ended.
 struct StepNumbers {
   double loss = 0;       // Mean over the global batch.
   double grad_norm = 0;  // Global L2 norm before clipping.

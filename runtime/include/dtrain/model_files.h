@@ -29,7 +29,7 @@ namespace dtrain {
 // and, for a syntax error, line and column.
 absl::StatusOr<Json> ReadModelConfig(const std::string& path);
 
-// What a file says of a tensor.
+// The facts about a tensor that a file gives.
 struct ModelTensor {
   std::string name;                   // Its name in the files.
   at::ScalarType dtype = at::kFloat;  // The type in which it is stored.
@@ -100,7 +100,7 @@ struct ModelFolderContent {
 absl::Status WriteModelFolder(const std::string& directory, const ModelFolderContent& content,
                               absl::FunctionRef<absl::StatusOr<at::Tensor>(size_t index)> values);
 
-// What an export has beside or in place of what checkpoints store.
+// Adds to an export, or replaces, what checkpoints store.
 struct ExportOptions {
   std::vector<std::pair<std::string, std::string>> files =
       {};                         // Beside EngineOptions::model_config.

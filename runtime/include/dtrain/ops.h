@@ -127,7 +127,7 @@ at::Tensor Embedding(const at::Tensor& ids, const at::Tensor& weight, int64_t pa
 // every number of threads); no mask is stored.
 at::Tensor Dropout(const at::Tensor& x, double p, bool training = true);
 
-// What CrossEntropy and LinearCrossEntropy count, and what they add.
+// Says what CrossEntropy and LinearCrossEntropy count, and what they add.
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  // Targets that count for nothing.
   double z_loss = 0;            // Adds z_loss * lse^2, lse = log(sum_j e^logit_j). (PaLM, 2022.)

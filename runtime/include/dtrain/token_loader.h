@@ -59,7 +59,7 @@ struct Batch {
 // device that holds them.
 std::vector<int64_t> DocumentLengths(const at::Tensor& positions);
 
-// What a TokenLoader checks.
+// Says what a TokenLoader checks.
 struct TokenLoaderOptions {
   // Ids from here on are an error. 0: model.vocab_size of the configuration, where it is given.
   int64_t vocabulary = 0;

@@ -32,7 +32,7 @@ struct WarmStartOptions {
   bool allow_missing = false;
 };
 
-// What WarmStart has done with each tensor of the module.
+// Says what WarmStart has done with each tensor of the module.
 struct WarmStarted {
   std::vector<std::string> read;  // Names in the module.
   std::vector<std::string> kept;  // The others.

@@ -354,6 +354,12 @@ absl::Status ConfigBuilder::CheckFolders() const {
           WhereGiven(key), key, folder));
     }
   }
+  const std::string& remote = values_->text("checkpoint.remote");
+  if (absl::StrContains(remote, "://") && !absl::StartsWith(remote, "s3://")) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: checkpoint.remote is \"%s\"; allowed: a folder, or s3://bucket/prefix",
+                        WhereGiven("checkpoint.remote"), remote));
+  }
   return absl::OkStatus();
 }
 

@@ -45,7 +45,7 @@ class DataFile {
 
   std::string kind_;
   std::string path_;
-  UniqueFd fd_;                               // Of a file of this host.
+  UniqueFd fd_;                               // Open if the file is on this host.
   std::shared_ptr<const RemoteFile> remote_;  // Null for such a file.
   int64_t bytes_ = 0;
 };

@@ -43,7 +43,7 @@ class DataStore {
   // All files are open. Until now single bytes were looked at; from here on reads go by blocks,
   // which are kept.
   virtual void StartReading() = 0;
-  // What WillRead said does not hold any more.
+  // Takes back all that WillRead announced.
   virtual void ForgetAhead() = 0;
   // Reads that wait end soon, with Cancelled, and so do all later ones.
   virtual void Cancel() = 0;

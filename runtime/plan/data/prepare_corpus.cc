@@ -35,12 +35,26 @@ absl::Status FindIn(const std::string& folder, const PrepareOptions& options,
                     std::vector<Candidate>* found, PrepareReport* report) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    return absl::NotFoundError(absl::StrFormat("%s is not a folder", folder));
+    return absl::NotFoundError(absl::StrCat(folder, fs::exists(folder, error)
+                                                        ? " is not a folder"
+                                                        : " is not there; name files or folders"));
   }
+  if (fs::equivalent(folder, options.out, error)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--out %s is a source too, so that the next run would read what this one writes; name "
+        "another folder, which may be in it",
+        options.out));
+  }
+  error.clear();  // There may be no --out yet.
   auto walk = fs::recursive_directory_iterator(
       folder, fs::directory_options::skip_permission_denied, error);
   for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
     std::error_code unread;
+    if (walk->is_directory(unread) && fs::equivalent(walk->path(), options.out, unread)) {
+      walk.disable_recursion_pending();
+      continue;
+    }
+    unread.clear();
     if (walk->is_symlink(unread) || !walk->is_regular_file(unread) ||
         !Wanted(walk->path(), options.extensions)) {
       continue;

@@ -43,8 +43,9 @@ struct PrepareReport {
   int64_t skipped_unreadable = 0;
 };
 
-// Finds, reads and writes. Each output appears whole or not at all. NotFound: a folder is missing;
-// InvalidArgument: no text was found, or an option is out of range.
+// Finds, reads and writes. Each output appears whole or not at all. `out` may be in a folder, and
+// is then no source. NotFound: a folder is missing; InvalidArgument: no text was found, `out` is
+// one of the folders, or an option is out of range.
 absl::StatusOr<PrepareReport> PrepareCorpus(const PrepareOptions& options);
 
 // The table that `dtrain data prepare` prints.

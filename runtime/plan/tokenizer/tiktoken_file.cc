@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "runtime/plan/stable_hash.h"
-#include "runtime/plan/tokenizer/bpe_tokenizer.h"
+#include "runtime/plan/tokenizer/pipeline_tokenizer.h"
 #include "runtime/plan/tokenizer/tiktoken_published.h"
 #include "runtime/plan/tokenizer/unicode/byte_alphabet.h"
 #include "runtime/plan/tokenizer/word_scanner.h"
@@ -94,7 +94,8 @@ absl::StatusOr<std::string> PatternOf(size_t count, const TokenizerOptions& opti
 }
 
 // Tokens, merges and identity of the ranks.
-absl::Status FillRanks(const Ranks& ranks, const std::string& pattern, BpeTokenizerParts* parts) {
+absl::Status FillRanks(const Ranks& ranks, const std::string& pattern,
+                       PipelineTokenizerParts* parts) {
   StableHash first;
   StableHash second;
   first.Add(pattern);
@@ -124,7 +125,7 @@ absl::Status FillRanks(const Ranks& ranks, const std::string& pattern, BpeTokeni
 }
 
 void AddSpecials(const std::vector<std::pair<std::string, uint32_t>>& specials,
-                 BpeTokenizerParts* parts) {
+                 PipelineTokenizerParts* parts) {
   for (const auto& [text, id] : specials) {
     if (id >= parts->tokens.size()) {
       parts->tokens.resize(id + 1);
@@ -144,7 +145,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromText(absl::string_view text,
   const auto count = static_cast<size_t>(std::count_if(
       ranks.begin(), ranks.end(), [](const std::string& token) { return !token.empty(); }));
   DT_ASSIGN_OR_RETURN(const std::string pattern, PatternOf(count, options));
-  BpeTokenizerParts parts;
+  PipelineTokenizerParts parts;
   DT_RETURN_IF_ERROR(FillRanks(ranks, pattern, &parts));
   const PublishedRanks* const published = FindPublished(count);
   if (published != nullptr) {
@@ -153,8 +154,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromText(absl::string_view text,
   parts.pre_tokenizer = PreTokenizer::OfScanner(*WordScanner::ForName(pattern));
   parts.decoder = TokenDecoder::Bytes();
   parts.kind = "tiktoken";
-  DT_ASSIGN_OR_RETURN(std::unique_ptr<BpeTokenizer> tokenizer,
-                      BpeTokenizer::Create(std::move(parts)));
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<PipelineTokenizer> tokenizer,
+                      PipelineTokenizer::Create(std::move(parts)));
   if (published != nullptr) {
     tokenizer->SetEnds(tokenizer->TokenId(published->begin), tokenizer->TokenId(published->end));
   }

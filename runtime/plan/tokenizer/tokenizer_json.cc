@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/plan/stable_hash.h"
-#include "runtime/plan/tokenizer/bpe_tokenizer.h"
 #include "runtime/plan/tokenizer/json_fields.h"
+#include "runtime/plan/tokenizer/pipeline_tokenizer.h"
 #include "runtime/plan/tokenizer/tokenizer_file.h"
 #include "runtime/plan/tokenizer/unicode/byte_alphabet.h"
 #include "runtime/plan/tokenizer/unicode/utf8_text.h"
@@ -52,7 +52,7 @@ absl::Status FillTokens(const TokenizerFile& file, Ids* ids, std::vector<std::st
 }
 
 // `tokenizers` numbers added tokens itself: by the vocabulary, else one after the other.
-absl::Status ReadAdded(const Json& rest, const Ids& ids, BpeTokenizerParts* parts) {
+absl::Status ReadAdded(const Json& rest, const Ids& ids, PipelineTokenizerParts* parts) {
   if (!rest.contains("added_tokens") || rest["added_tokens"].is_null()) {
     return absl::OkStatus();
   }
@@ -212,7 +212,8 @@ absl::Status AddTemplateToken(const Json& processor, const std::string& name,
   return absl::OkStatus();
 }
 
-absl::Status ReadTemplate(const Json& json, const std::string& where, BpeTokenizerParts* parts) {
+absl::Status ReadTemplate(const Json& json, const std::string& where,
+                          PipelineTokenizerParts* parts) {
   DT_RETURN_IF_ERROR(OnlyFields(json, where, {"single", "pair", "special_tokens"}));
   DT_ASSIGN_OR_RETURN(const Json* const single, ArrayField(json, where, "single"));
   bool is_behind = false;
@@ -231,7 +232,7 @@ absl::Status ReadTemplate(const Json& json, const std::string& where, BpeTokeniz
 }
 
 absl::Status ReadPostProcessor(const Json& json, const std::string& where, int depth,
-                               BpeTokenizerParts* parts) {
+                               PipelineTokenizerParts* parts) {
   if (json.is_null()) {
     return absl::OkStatus();
   }
@@ -269,7 +270,7 @@ absl::Status ReadPostProcessor(const Json& json, const std::string& where, int d
 
 // Models that encode words by other rules than byte pairs.
 absl::Status ReadWordModel(const TokenizerFile& file, const UnigramPieces* pieces,
-                           BpeTokenizerParts* parts) {
+                           PipelineTokenizerParts* parts) {
   const Json& model = file.rest["model"];
   if (parts->pre_tokenizer.bytes()) {
     return absl::UnimplementedError(
@@ -285,7 +286,7 @@ absl::Status ReadWordModel(const TokenizerFile& file, const UnigramPieces* piece
   return absl::OkStatus();
 }
 
-absl::Status ReadBpe(const TokenizerFile& file, const Ids& ids, BpeTokenizerParts* parts) {
+absl::Status ReadBpe(const TokenizerFile& file, const Ids& ids, PipelineTokenizerParts* parts) {
   const bool bytes = parts->pre_tokenizer.bytes();
   DT_RETURN_IF_ERROR(ReadModel(file, ids, bytes, &parts->bpe));
   if (auto never_after = NeverCutAfter(file, parts->bpe); never_after.has_value()) {
@@ -298,7 +299,7 @@ absl::Status ReadBpe(const TokenizerFile& file, const Ids& ids, BpeTokenizerPart
 }
 
 // Everything that decides tokens, hashed twice from different starts.
-std::string IdentityOf(const TokenizerFile& file, const BpeTokenizerParts& parts) {
+std::string IdentityOf(const TokenizerFile& file, const PipelineTokenizerParts& parts) {
   StableHash first;
   StableHash second;
   second.Add(1);
@@ -326,7 +327,7 @@ std::string IdentityOf(const TokenizerFile& file, const BpeTokenizerParts& parts
   return absl::StrFormat("%016x%016x", first.value(), second.value());
 }
 
-absl::StatusOr<BpeTokenizerParts> PartsOf(TokenizerFile file) {
+absl::StatusOr<PipelineTokenizerParts> PartsOf(TokenizerFile file) {
   const Json& rest = file.rest;
   if (!rest.is_object() || !rest.contains("model") || !rest["model"].is_object()) {
     return absl::InvalidArgumentError(
@@ -352,7 +353,7 @@ absl::StatusOr<BpeTokenizerParts> PartsOf(TokenizerFile file) {
       file.vocab.emplace_back(text, static_cast<uint32_t>(file.vocab.size()));
     }
   }
-  BpeTokenizerParts parts;
+  PipelineTokenizerParts parts;
   Ids ids;
   DT_RETURN_IF_ERROR(FillTokens(file, &ids, &parts.tokens));
   DT_RETURN_IF_ERROR(ReadAdded(rest, ids, &parts));
@@ -381,11 +382,11 @@ absl::StatusOr<BpeTokenizerParts> PartsOf(TokenizerFile file) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text,
                                                              const std::string& name) {
   DT_ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(text, name));
-  absl::StatusOr<BpeTokenizerParts> parts = PartsOf(std::move(file));
+  absl::StatusOr<PipelineTokenizerParts> parts = PartsOf(std::move(file));
   if (!parts.ok()) {
     return Annotate(parts.status(), name);
   }
-  return BpeTokenizer::Create(*std::move(parts));
+  return PipelineTokenizer::Create(*std::move(parts));
 }
 
 }  // namespace dtrain::plan

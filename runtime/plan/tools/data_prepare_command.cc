@@ -271,6 +271,10 @@ PrepareCommand::~PrepareCommand() = default;
 bool PrepareCommand::parsed() const { return app_->parsed(); }
 
 absl::Status PrepareCommand::Run() const {
+  if (!arguments_->end_token.empty() && arguments_->tokenizer.empty()) {
+    return absl::InvalidArgumentError(
+        "--end-token is the token of a vocabulary, and needs --tokenizer; bytes end with 0");
+  }
   constexpr const char* kOfText[] = {"--text-key",     "--prompt-key", "--completion-key",
                                      "--shard-tokens", "--skip-bad",   "--threads"};
   const bool is_text = std::any_of(std::begin(kOfText), std::end(kOfText),

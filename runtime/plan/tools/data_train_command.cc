@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "runtime/plan/data/text/records.h"
 #include "runtime/plan/data/text/text_sources.h"
@@ -135,7 +136,13 @@ bool TrainTokenizerCommand::parsed() const { return app_->parsed(); }
 
 absl::Status TrainTokenizerCommand::Run() const {
   const Arguments& a = *arguments_;
+  if (FileExists(a.out + "/config.json")) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "--out %s is the folder of a model, whose tokenizer would be replaced; name another folder",
+        a.out));
+  }
   FindOptions find;
+  find.out = a.out;
   find.file_bytes_max = ChunkReader::kDocumentBytesMax;
   for (const std::string& extension : a.extensions) {
     find.extensions.push_back(absl::StrCat(extension.substr(0, 1) == "." ? "" : ".", extension));

@@ -202,8 +202,7 @@ std::vector<std::string> Saved(const Way& way) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::string> saved;
   for (int rank = 0; rank < 2; ++rank) {
-    const auto text =
-        (*cluster)->store().Get(absl::StrCat("saved/", rank), Deadline::After(absl::Seconds(60)));
+    const auto text = (*cluster)->Result(absl::StrCat("saved/", rank));
     EXPECT_TRUE(text.ok()) << text.status();
     saved.push_back(text.value_or(""));
   }

@@ -61,12 +61,7 @@ absl::Status GathersEachBucketOnce(RankContext& context, bool few_are_frozen) {
   }
   Tokens source{.rank = context.rank, .size = context.size};
   for (int i = 0; i < 3; ++i) {
-    DT_RETURN_IF_ERROR(engine
-                           ->Step(source,
-                                  [&](const at::Tensor& tokens) {
-                                    return Loss(model.Loss(tokens), tokens.size(0));
-                                  })
-                           .status());
+    DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
   }
   // Frozen weights stay gathered from step to step.
   const auto changed = static_cast<int64_t>(state.shards->buckets().size());

@@ -97,10 +97,7 @@ std::vector<double> NumbersOf(int size, const Way& way) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::string> texts;
   for (int rank = 0; rank < size; ++rank) {
-    texts.push_back((*cluster)
-                        ->store()
-                        .Get(absl::StrCat("numbers/", rank), Deadline::After(absl::Seconds(60)))
-                        .value_or("[]"));
+    texts.push_back((*cluster)->Result(absl::StrCat("numbers/", rank)).value_or("[]"));
     EXPECT_EQ(texts.back(), texts.front()) << "rank " << rank;
   }
   for (const auto& result : (*cluster)->Join()) {
@@ -174,9 +171,7 @@ TEST(EngineFrozenTest, ARankKeepsItsShareAsThePlanSays) {
       return absl::InternalError("others are whole than those of another type");
     }
     Tokens source{.rank = context.rank, .size = context.size};
-    DT_ASSIGN_OR_RETURN(const auto report, engine->Step(source, [&](const at::Tensor& tokens) {
-      return Loss(model.Loss(tokens), tokens.size(0));
-    }));
+    DT_ASSIGN_OR_RETURN(const auto report, TakeStep(*engine, model, source));
     plan::MemoryRequest request;
     request.model.parameters = static_cast<double>(state.flat->layout().parameter_elements());
     request.model.frozen = {{.elements = static_cast<double>(model.FrozenElements())}};

@@ -104,7 +104,7 @@ std::vector<Numbers> NumbersOfEach(int size, const std::vector<Settings>& traini
         return trained;
       });
   EXPECT_TRUE(cluster.ok()) << cluster.status();
-  const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(200)));
+  const auto text = (*cluster)->Result("numbers/0");
   for (const auto& result : (*cluster)->Join()) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }

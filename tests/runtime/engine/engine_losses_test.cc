@@ -47,10 +47,7 @@ std::vector<double> OnTwoRanks(
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::string> texts;
   for (int rank = 0; rank < 2; ++rank) {
-    texts.push_back((*cluster)
-                        ->store()
-                        .Get(absl::StrCat("numbers/", rank), Deadline::After(absl::Seconds(60)))
-                        .value_or("[]"));
+    texts.push_back((*cluster)->Result(absl::StrCat("numbers/", rank)).value_or("[]"));
   }
   for (const auto& result : (*cluster)->Join()) {
     EXPECT_TRUE(result.status.ok()) << result.status;

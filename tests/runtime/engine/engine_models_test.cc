@@ -352,10 +352,7 @@ Json NumbersOf(int size) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::string> texts;
   for (int rank = 0; rank < size; ++rank) {
-    texts.push_back((*cluster)
-                        ->store()
-                        .Get(absl::StrCat("numbers/", rank), Deadline::After(absl::Seconds(280)))
-                        .value_or("{}"));
+    texts.push_back((*cluster)->Result(absl::StrCat("numbers/", rank)).value_or("{}"));
     EXPECT_EQ(texts.back(), texts.front()) << "rank " << rank;
   }
   for (const auto& result : (*cluster)->Join()) {

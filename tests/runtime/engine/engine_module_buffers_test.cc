@@ -160,8 +160,7 @@ std::vector<std::vector<double>> NumbersOf(int size, const Way& way, const std::
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::vector<double>> all;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text =
-        (*cluster)->store().Get(absl::StrCat("numbers/", rank), Deadline::After(absl::Seconds(50)));
+    const auto text = (*cluster)->Result(absl::StrCat("numbers/", rank));
     all.push_back(ParseJson(text.value_or("[]"), "numbers")->get<std::vector<double>>());
   }
   for (const auto& result : (*cluster)->Join()) {
@@ -376,7 +375,7 @@ TEST(BatchNormTest, HasTheStatisticsOfRankZeroAfterEachStep) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::string> texts;
   for (const char* const key : {"numbers/0", "numbers/1"}) {
-    texts.push_back((*cluster)->store().Get(key, Deadline::After(absl::Seconds(50))).value_or(key));
+    texts.push_back((*cluster)->Result(key).value_or(key));
   }
   EXPECT_EQ(texts[1], texts[0]);
   for (const auto& result : (*cluster)->Join()) {
@@ -452,7 +451,7 @@ TEST(BuffersThatStayAsTheyAreTest, CostNoCollective) {
                                 Deadline::After(absl::Seconds(10)));
     });
     ASSERT_TRUE(cluster.ok()) << cluster.status();
-    const auto text = (*cluster)->store().Get("calls/0", Deadline::After(absl::Seconds(50)));
+    const auto text = (*cluster)->Result("calls/0");
     calls.push_back(std::stoull(text.value_or("0")));
     for (const auto& result : (*cluster)->Join()) {
       EXPECT_TRUE(result.status.ok()) << result.status;

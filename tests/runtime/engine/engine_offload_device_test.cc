@@ -179,8 +179,7 @@ Outcome OutcomeOf(const Way& way) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<Outcome> all;
   for (int rank = 0; rank < way.size; ++rank) {
-    const auto text =
-        (*cluster)->store().Get(absl::StrCat("outcome/", rank), Deadline::After(absl::Seconds(60)));
+    const auto text = (*cluster)->Result(absl::StrCat("outcome/", rank));
     EXPECT_TRUE(text.ok()) << text.status();
     const Json json = *ParseJson(text.value_or(R"([[],[],[],"",""])"), "outcome");
     Outcome& outcome = all.emplace_back();

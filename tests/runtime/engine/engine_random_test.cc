@@ -189,8 +189,7 @@ Outcome OutcomeOf(int size, const Way& way, const std::string& folder) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   Outcome all;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text =
-        (*cluster)->store().Get(absl::StrCat("outcome/", rank), Deadline::After(absl::Seconds(50)));
+    const auto text = (*cluster)->Result(absl::StrCat("outcome/", rank));
     const Json json = *ParseJson(text.value_or("[{},[],[]]"), "outcome");
     all.draws.merge(json[0].get<std::map<std::string, double>>());
     const auto numbers = json[1].get<std::vector<double>>();

@@ -134,8 +134,7 @@ std::vector<std::vector<double>> LossesOf(int size, const std::vector<Way>& ways
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<std::vector<double>> first;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text =
-        (*cluster)->store().Get("losses/" + std::to_string(rank), Deadline::After(kBound));
+    const auto text = (*cluster)->Result("losses/" + std::to_string(rank));
     EXPECT_TRUE(text.ok()) << text.status();
     auto losses = ParseJson(text.value_or("[]"), "losses")->get<std::vector<std::vector<double>>>();
     if (rank == 0) {

@@ -267,7 +267,7 @@ TEST(EngineStage3Test, TwoEnginesInOneProgramTrainSideBySide) {
       };
       return train();
     });
-    const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(60)));
+    const auto text = (*cluster)->Result("numbers/0");
     for (const auto& result : (*cluster)->Join()) {
       EXPECT_TRUE(result.status.ok()) << result.status;
     }

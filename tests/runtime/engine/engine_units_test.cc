@@ -84,11 +84,7 @@ absl::StatusOr<std::vector<std::string>> BucketCallsOfAStep(Job& job, const Unit
   options.units = units;
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(job, model, options));
   testing::Tokens source{.rank = job.rank(), .size = job.world_size()};
-  DT_RETURN_IF_ERROR(
-      engine
-          ->Step(source,
-                 [&](const at::Tensor& tokens) { return Loss(model.Loss(tokens), tokens.size(0)); })
-          .status());
+  DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
   DT_RETURN_IF_ERROR(engine->WithParameters([] {}));
   std::vector<std::string> calls = BucketCalls(job);
   calls.erase(calls.begin(), calls.begin() + before);

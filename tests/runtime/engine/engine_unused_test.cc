@@ -251,8 +251,7 @@ TEST_F(EngineUnusedTest, EveryOptimizerSkipsThemAlikeAtEveryStageAndInEveryTier)
       });
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   for (int rank = 0; rank < 2; ++rank) {
-    const auto text =
-        (*cluster)->store().Get(absl::StrCat("hashes/", rank), Deadline::After(kBound));
+    const auto text = (*cluster)->Result(absl::StrCat("hashes/", rank));
     ASSERT_TRUE(text.ok()) << text.status();
     const Json hashes = *ParseJson(*text, "hashes");
     for (const Case& test : Cases()) {

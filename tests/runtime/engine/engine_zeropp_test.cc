@@ -86,12 +86,7 @@ absl::StatusOr<StepCost> CostOf(RankContext& context, const std::vector<std::str
   StepCost cost;
   for (int i = 0; i < 3; ++i) {
     const uint64_t before = job->group().sequence();
-    DT_RETURN_IF_ERROR(engine
-                           ->Step(source,
-                                  [&](const at::Tensor& tokens) {
-                                    return Loss(model.Loss(tokens), tokens.size(0));
-                                  })
-                           .status());
+    DT_RETURN_IF_ERROR(TakeStep(*engine, model, source).status());
     cost.collectives = job->group().sequence() - before;
   }
   cost.live_bytes = engine->state().live->bytes();

@@ -59,10 +59,7 @@ absl::Status GoBackwardBetween(RankContext& context, int stage, bool own,
   Chain model;
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
   Tokens source{.rank = context.rank, .size = context.size};
-  const auto step = [&] {
-    return engine->Step(
-        source, [&](const at::Tensor& tokens) { return Loss(model.Loss(tokens), tokens.size(0)); });
-  };
+  const auto step = [&] { return TakeStep(*engine, model, source); };
   DT_RETURN_IF_ERROR(step().status());
   const at::Tensor slope = SlopeOfAll(model);
   DT_RETURN_IF_ERROR(step().status());
@@ -114,10 +111,7 @@ std::vector<double> WithGradientsLeft(const ChainWay& way, bool left, bool zero_
         DT_ASSIGN_OR_RETURN(const at::Tensor tokens, others.Next());
         (model.Loss(tokens) + model.unused.square().sum()).backward();
       }
-      DT_ASSIGN_OR_RETURN(const StepReport report,
-                          engine->Step(source, [&](const at::Tensor& tokens) {
-                            return Loss(model.Loss(tokens), tokens.size(0));
-                          }));
+      DT_ASSIGN_OR_RETURN(const StepReport report, TakeStep(*engine, model, source));
       numbers.push_back(report.grad_norm);
     }
     return engine->WithParameters([&] {

@@ -95,8 +95,7 @@ TEST(BucketTunerTest, RanksThatMeasureDifferentlyAgree) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   std::set<std::string> all;
   for (int rank = 0; rank < 4; ++rank) {
-    const auto counts =
-        (*cluster)->store().Get(absl::StrCat("counts/", rank), Deadline::After(absl::Seconds(60)));
+    const auto counts = (*cluster)->Result(absl::StrCat("counts/", rank));
     ASSERT_TRUE(counts.ok()) << counts.status();
     all.insert(*counts);
   }

@@ -164,8 +164,7 @@ std::vector<Json> TrainOn(int size) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<Json> hashes;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text =
-        (*cluster)->store().Get(absl::StrCat("hashes/", rank), Deadline::After(kBound));
+    const auto text = (*cluster)->Result(absl::StrCat("hashes/", rank));
     EXPECT_TRUE(text.ok()) << text.status();
     hashes.push_back(ParseJson(text.value_or("{}"), "hashes").value_or(Json::object()));
   }

@@ -217,6 +217,10 @@ TEST(ConfigTest, ReplicasNeedADiskOfEachHost) {
 
 TEST(ConfigTest, AnObjectStoreIsBehindAFolderAndNotInItsPlace) {
   EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
+                                      "checkpoint": {"remote": "gs://bucket/run"}})")
+                              .message()),
+              HasSubstr("checkpoint.remote is \"gs://bucket/run\"; allowed: a folder, or s3://"));
+  EXPECT_THAT(std::string(Failure(R"({"train_batch_size": 8,
                                       "checkpoint": {"dir": "s3://bucket/run"}})")
                               .message()),
               AllOf(HasSubstr("checkpoint.dir is \"s3://bucket/run\"; allowed: a folder"),

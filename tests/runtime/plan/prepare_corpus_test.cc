@@ -69,6 +69,21 @@ TEST_F(PrepareCorpusTest, EveryFileIsInOneSplitAndEndsWithAZero) {
   EXPECT_THAT(*ReadFile(out() + "/corpus.json"), HasSubstr("\"vocabulary\": 256"));
 }
 
+TEST_F(PrepareCorpusTest, TheOutputInASourceFolderIsNoSource) {
+  WriteMany(20);
+  PrepareOptions options = Options();
+  options.out = in() + "/out";
+  const absl::StatusOr<PrepareReport> first = PrepareCorpus(options);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::StatusOr<PrepareReport> again = PrepareCorpus(options);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->files_found, 20);
+  EXPECT_EQ(again->train.tokens, first->train.tokens);
+  options.out = in() + "/d1/..";
+  EXPECT_THAT(PrepareCorpus(options).status().message(), HasSubstr("is a source too"));
+  EXPECT_FALSE(ReadFile(in() + "/train.bin").ok());
+}
+
 // A file's name decides, in every build: checkpoints know the text by its hash. The counts were
 // worked out by another program.
 TEST_F(PrepareCorpusTest, TheShareForValidationIsOfTheNamesHashes) {

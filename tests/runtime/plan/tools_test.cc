@@ -72,14 +72,20 @@ TEST_F(ToolsTest, PreparesAndShowsACorpus) {
 
 TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
   const std::string cut = Write("cut.bin", "abc");
+  Write("config.json", "{}");  // So that the folder looks like one of a model.
   const std::pair<std::string, std::string> cases[] = {
       {absl::StrCat(data_, " show ", cut), "cut.bin: it ends at byte 3, inside the 1024-byte"},
       {absl::StrCat(data_, " show /nothing"), "cannot open /nothing"},
       {absl::StrCat(data_, " show --format x ", cut), "allowed: auto, llmc, nanogpt-u16"},
-      {absl::StrCat(data_, " prepare --out ", folder_.path(), "/o /nothing"), "is not a folder"},
+      {absl::StrCat(data_, " prepare --out ", folder_.path(), "/o /nothing"),
+       "/nothing is not there"},
+      {absl::StrCat(data_, " prepare --end-token x --out ", folder_.path(), "/o ", folder_.path()),
+       "--end-token is the token of a vocabulary, and needs --tokenizer"},
       {absl::StrCat(data_, " prepare --max-mb 0 --out ", folder_.path(), "/o"), "--max-mb is 0"},
       {absl::StrCat(data_, " prepare --max-mb 2048 --out ", folder_.path(), "/o"),
        "--max-mb is 2048"},
+      {absl::StrCat(data_, " train-tokenizer --out ", folder_.path(), " ", cut),
+       "is the folder of a model, whose tokenizer would be replaced"},
       {absl::StrCat(config_, " check /nothing"), "cannot open /nothing"},
       {absl::StrCat(config_, " check ", Write("c.json", R"({"train_batch_size": 500,
           "train_micro_batch_size_per_gpu": 4})"),

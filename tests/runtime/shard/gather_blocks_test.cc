@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "ATen/Functions.h"
+#include "base/deadline.h"
 #include "base/status.h"
 #include "comm/nccl/fake/fake_kernels.h"
 #include "comm/nccl/nccl_group.h"
@@ -76,9 +78,17 @@ class GatherBlocksTest : public ::testing::Test {
   float* DataOf(int bucket) {
     return static_cast<float*>(flat_->values().mutable_data_ptr()) + bucket * kBucket;
   }
-  // A read of the whole bucket that the device comes to late.
-  void ReadLate(int bucket) {
-    (void)cuda_.Enqueue(device_->stream(), [this, bucket] {
+  absl::Status Open(int bucket) {
+    opening_ = bucket;
+    return blocks_->Open(bucket);
+  }
+  // A read of the whole bucket that the device comes to late: when `behind` is being opened.
+  void ReadLate(int bucket, int behind = 0) {
+    (void)cuda_.Enqueue(device_->stream(), [this, bucket, behind] {
+      const Deadline bound = Deadline::After(absl::Seconds(10));
+      while (opening_ < behind && !bound.Expired()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       for (int64_t i = 0; i < kBucket; ++i) {
         sum_ += static_cast<double>(DataOf(bucket)[i]);
@@ -100,15 +110,16 @@ class GatherBlocksTest : public ::testing::Test {
   std::unique_ptr<FlatParameters> flat_;
   std::unique_ptr<plan::ShardPlan> plan_;
   std::unique_ptr<GatherBlocks> blocks_;
+  std::atomic<int> opening_{0};  // The last bucket that Open began with.
   double sum_ = 0;
 };
 
 TEST_F(GatherBlocksTest, ABlockIsNotTakenFromWorkThatIsQueued) {
   ASSERT_EQ(MakeBlocks(kBucket).message(), "");  // One bucket live, and one block to spare.
   for (int bucket = 0; bucket < 4; ++bucket) {
-    ASSERT_EQ(blocks_->Open(bucket).message(), "");
+    ASSERT_EQ(Open(bucket).message(), "");
     Fill(bucket, static_cast<float>(bucket + 1));
-    ReadLate(bucket);
+    ReadLate(bucket, /*behind=*/std::min(bucket + 2, 3));
     ASSERT_EQ(blocks_->Discard(bucket).message(), "");
   }
   EXPECT_EQ(cuda_.unmaps(), 2) << "the first two had blocks of their own";

@@ -133,8 +133,7 @@ std::vector<std::vector<double>> ChainNumbersOfEach(int size, const std::vector<
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   Numbers first;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text =
-        (*cluster)->store().Get("numbers/" + std::to_string(rank), Deadline::After(kBound));
+    const auto text = (*cluster)->Result("numbers/" + std::to_string(rank));
     auto all = ParseJson(text.value_or("[]"), "numbers")->get<Numbers>();
     all.resize(ways.size());
     for (size_t i = 0; i < ways.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "dtrain/engine.h"
 #include "dtrain/job.h"
 #include "tests/testing/cluster.h"
 #include "torch/nn/module.h"
@@ -34,6 +35,13 @@ struct Tokens {
   absl::StatusOr<at::Tensor> Next();
   void Restart() { call = 0; }
 };
+
+// A step of an engine that trains `model`, a Chain or what has its Loss.
+template <class Model>
+absl::StatusOr<StepReport> TakeStep(Engine& engine, Model& model, Tokens& source) {
+  return engine.Step(
+      source, [&](const at::Tensor& tokens) { return Loss(model.Loss(tokens), tokens.size(0)); });
+}
 
 struct ChainWay {
   int stage = 3;

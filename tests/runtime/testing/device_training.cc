@@ -154,8 +154,7 @@ Outcome OutcomeOf(int size, const Way& way) {
   EXPECT_TRUE(cluster.ok()) << cluster.status();
   std::vector<Outcome> all;
   for (int rank = 0; rank < size; ++rank) {
-    const auto text = (*cluster)->store().Get("outcome/" + std::to_string(rank),
-                                              Deadline::After(absl::Seconds(60)));
+    const auto text = (*cluster)->Result("outcome/" + std::to_string(rank));
     EXPECT_TRUE(text.ok()) << text.status();
     const Json json = *ParseJson(text.value_or("[[],[],[],[],[],0,0,0,[]]"), "outcome");
     Outcome& outcome = all.emplace_back();

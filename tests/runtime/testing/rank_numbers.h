@@ -25,7 +25,7 @@ inline std::vector<double> NumbersOf(int size, const RankNumbers& body) {
     return context.store->Set("numbers/" + std::to_string(context.rank), DumpJson(Json(numbers)),
                               Deadline::After(absl::Seconds(10)));
   });
-  const auto text = (*cluster)->store().Get("numbers/0", Deadline::After(absl::Seconds(50)));
+  const auto text = (*cluster)->Result("numbers/0");
   for (const auto& result : (*cluster)->Join()) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }

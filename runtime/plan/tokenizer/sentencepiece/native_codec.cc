@@ -39,7 +39,7 @@ NativeCodec::NativeCodec(SentencePieceProto proto)
     : proto_(std::move(proto)),
       bpe_(SentencePieceBpe::Create(proto_)),
       unigram_(SentencePieceUnigram::Create(proto_)) {
-  // Of two pieces with one text, a reserved one and a normal one, the library finds the reserved.
+  // If a reserved and a normal piece have one text, the library finds the reserved one.
   for (const bool reserved : {true, false}) {
     for (size_t id = 0; id < proto_.pieces.size(); ++id) {
       const SentencePieceProto::Piece& piece = proto_.pieces[id];

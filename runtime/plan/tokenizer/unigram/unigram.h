@@ -23,7 +23,7 @@ struct UnigramParts {
     uint32_t id = 0;
     double score = 0;
   };
-  std::vector<Piece> pieces;  // What words are cut into.
+  std::vector<Piece> pieces;  // Words are cut into these.
   // Tokens for a run of unknown characters as a whole, which `tokenizers` looks up.
   absl::flat_hash_map<std::string, uint32_t> whole_ids;
   // The tokens of single bytes, or kNoToken.

@@ -175,6 +175,96 @@ TEST_F(BlockFetcherTest, NoMoreBlocksWaitThanThereIsRoomFor) {
   }
 }
 
+TEST_F(BlockFetcherTest, ProcessesThatShareAFolderShareItsRoomForBlocksAhead) {
+  int64_t first = 0;
+  for (const int processes : {1, 4, 1000}) {
+    const auto fetcher = Make(true, {.threads = 0, .processes = processes});
+    int64_t said = 0;
+    while (said < 1000 && fetcher->WillRead(Id(first + said))) {
+      ++said;
+    }
+    // A quarter of the folder's 1024 blocks, and one block at least.
+    EXPECT_EQ(said, std::max(1, 256 / processes)) << processes;
+    first += 1000;
+  }
+}
+
+TEST_F(BlockFetcherTest, TheBlocksThatWereSeenInTheFolderDoNotGrowForEver) {
+  const auto kept = BlockFolder::Open(temporary_.path() + "/cache", 1 << 20);
+  const std::vector<std::byte> block(static_cast<size_t>(kBytes));
+  for (int64_t number = 0; number < 3; ++number) {
+    ASSERT_TRUE((*kept)->Keep(Id(number), block).ok());
+  }
+  const auto fetcher = Make(true, {.threads = 0, .ahead_bytes_max = kBytes, .seen_max = 2});
+  for (int64_t number = 0; number < 3; ++number) {
+    ASSERT_TRUE(fetcher->WillRead(Id(number)));
+  }
+  for (const auto& object : std::filesystem::directory_iterator(temporary_.path() + "/cache")) {
+    std::filesystem::remove(object.path() / "0");
+    std::filesystem::remove(object.path() / "2");
+  }
+  EXPECT_TRUE(fetcher->WillRead(Id(2)));
+  EXPECT_TRUE(fetcher->WillRead(Id(50))) << "block 2 is remembered, so that none waits yet";
+  fetcher->ForgetAhead();
+  EXPECT_TRUE(fetcher->WillRead(Id(0)));
+  EXPECT_FALSE(fetcher->WillRead(Id(50))) << "block 0 was looked for again, and waits";
+}
+
+// Counts the descriptors of this process that have a file open.
+int TimesOpen(const std::filesystem::path& file) {
+  int times = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    times += std::filesystem::read_symlink(entry.path(), closed) == file ? 1 : 0;
+  }
+  return times;
+}
+
+class HeldBlockTest : public BlockFetcherTest {
+ protected:
+  // The lock of a block as another process of the host holds it while it fetches the block.
+  UniqueFd Hold(int64_t number) {
+    const auto other = BlockFolder::Open(temporary_.path() + "/cache", 1 << 20);
+    UniqueFd lock = (*other)->Lock(Id(number), Deadline::After(absl::Seconds(10)));
+    EXPECT_TRUE(lock.valid());
+    lock_file_ = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(lock.get()));
+    return lock;
+  }
+  // Waits until somebody else of this process waits for the lock.
+  void AwaitWaiter() const {
+    while (TimesOpen(lock_file_) < 2) {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  std::filesystem::path lock_file_;
+};
+
+TEST_F(HeldBlockTest, AReadThatWaitsForAnotherProcessEndsWhenItIsCancelled) {
+  const UniqueFd held = Hold(3);
+  const auto fetcher = Make(true);
+  absl::Status status;
+  std::thread reader([&] { status = ReadOne(*fetcher, 3); });
+  AwaitWaiter();
+  fetcher->Cancel();
+  reader.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_EQ(ReadOne(*fetcher, 3).code(), absl::StatusCode::kCancelled) << "and so does a later one";
+  EXPECT_EQ(server_.requests(3), 0);
+}
+
+TEST_F(HeldBlockTest, AFetchAheadThatWaitsForAnotherProcessHoldsUpNoDestruction) {
+  const UniqueFd held = Hold(3);
+  auto fetcher = Make(true);
+  ASSERT_TRUE(fetcher->WillRead(Id(3)));
+  AwaitWaiter();
+  fetcher.reset();
+  EXPECT_EQ(server_.requests(3), 0) << "it has not waited until it fetches the block itself";
+  EXPECT_EQ(TimesOpen(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(held.get()))),
+            1);
+}
+
 TEST_F(BlockFetcherTest, ManyMoreBlocksThanMemoryHoldsAreReadThroughIt) {
   const auto fetcher = Make(false, {.threads = 2, .memory_bytes_max = 4 * kBytes});
   for (int round = 0; round < 2; ++round) {

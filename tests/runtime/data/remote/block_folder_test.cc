@@ -87,6 +87,41 @@ TEST_F(BlockFolderTest, ADamagedOrCutBlockIsRemovedAndNotRead) {
   }
 }
 
+// Which blocks are known to be whole does not grow for ever: it is forgotten when more of them were
+// compared than the folder holds.
+TEST_F(BlockFolderTest, ABlockIsComparedAgainWhenAsMuchAsTheFolderHoldsWasRead) {
+  const auto writer = Open();  // It removes nothing.
+  const auto folder = Open(/*bytes_max=*/10 * kBytes);
+  for (int64_t number = 0; number <= 10; ++number) {
+    ASSERT_TRUE(writer->Keep({1, number, kBytes}, BlockOf({1, number, kBytes})).ok());
+  }
+  const BlockId first{1, 0, kBytes};
+  ASSERT_TRUE(Holds(*folder, first));
+  std::fstream(FileOf(first), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(kBytes / 2)
+      .put('\xff')
+      .put('\xfe');
+  std::byte byte[1];
+  for (int64_t number = 1; number <= 9; ++number) {
+    ASSERT_TRUE(Holds(*folder, {1, number, kBytes}));
+    EXPECT_TRUE(folder->Read(first, 0, byte).ok()) << "it was compared once, and " << number;
+  }
+  ASSERT_TRUE(Holds(*folder, {1, 10, kBytes}));
+  EXPECT_TRUE(absl::IsNotFound(folder->Read(first, 0, byte)));
+}
+
+TEST_F(BlockFolderTest, ALockIsNotWaitedForOnceWaitingHasStopped) {
+  const auto folder = Open();
+  const auto other = Open();
+  const BlockId id{1, 1, kBytes};
+  UniqueFd held = other->Lock(id, Deadline::After(absl::Seconds(10)));
+  ASSERT_TRUE(held.valid());
+  folder->StopWaiting();
+  EXPECT_FALSE(folder->Lock(id, Deadline::Infinite()).valid());
+  held.reset();
+  EXPECT_TRUE(folder->Lock(id, Deadline::Infinite()).valid()) << "one that is free is taken";
+}
+
 TEST_F(BlockFolderTest, BlocksThatWereNotReadForLongestLeaveAndNothingElseDoes) {
   const auto folder = Open(/*bytes_max=*/10 * kBytes);
   std::ofstream(folder->folder() + "/notes.txt") << "mine";

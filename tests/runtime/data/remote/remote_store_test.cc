@@ -1,11 +1,15 @@
 // Token files of a web server that is not ours (tests/testing/range_server.py), read by a store.
 #include "runtime/data/remote/remote_store.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 #include <string>
@@ -16,7 +20,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/deadline.h"
 #include "base/file.h"
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/plan/data/corpus_identity.h"
@@ -267,6 +273,44 @@ TEST_F(RemoteStoreTest, ACancelledStoreEndsAReadThatWaits) {
   reader.join();
   server_->SetRuns(true);
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+}
+
+// The locks of all blocks in a folder, as other processes that fetch them hold them.
+std::vector<UniqueFd> HoldAllLocks(const std::string& folder) {
+  constexpr int kLocks = 1024;
+  rlimit limit{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = std::max<rlim_t>(limit.rlim_cur, 2 * kLocks);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::vector<UniqueFd> locks;
+  for (int i = 0; i < kLocks; ++i) {
+    absl::StatusOr<UniqueFd> fd =
+        OpenFile(absl::StrCat(folder, "/locks/", i), O_CREAT | O_RDWR, 0600);
+    EXPECT_TRUE(fd.ok() && flock(fd->get(), LOCK_EX | LOCK_NB) == 0) << fd.status();
+    locks.push_back(*std::move(fd));
+  }
+  return locks;
+}
+
+TEST_F(RemoteStoreTest, ACancelledStoreLeavesBlocksToOtherProcesses) {
+  Put("held.bin", TokensFrom(0, kTokens));
+  const plan::CorpusPart part{{Url("held.bin")}, 1};
+  auto store = Store(absl::Minutes(10));
+  const auto corpus = TokenCorpus::Open({&part, 1}, TokenFormat::kAuto, store.get());
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  store->StartReading();
+  const std::vector<UniqueFd> held = HoldAllLocks(cache_.path() + "/cache");
+  const Deadline soon = Deadline::After(absl::Seconds(10));  // Half of what a lock is waited for.
+  static_cast<void>(corpus->WillRead({0, 5000, 0}, 100));
+  absl::Status status;
+  std::thread reader([&] {
+    std::vector<int64_t> window(101);
+    status = corpus->Read({0, 15000, 0}, 100, 0, window.data());
+  });
+  store->Cancel();
+  reader.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_FALSE(soon.Expired());
 }
 
 }  // namespace

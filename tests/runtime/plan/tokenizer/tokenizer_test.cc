@@ -126,8 +126,8 @@ TEST(TokenizerTest, TheIdentityIsThatOfTheRules) {
 
 TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByItsName) {
   const std::string bytes = R"("pre_tokenizer": {"type": "ByteLevel")";
-  EXPECT_THAT(ErrorOf(bytes, R"("pre_tokenizer": {"type": "Whitespace")").message(),
-              HasSubstr("pre_tokenizer: the pre-tokenizer \"Whitespace\" is not supported"));
+  EXPECT_THAT(ErrorOf(bytes, R"("pre_tokenizer": {"type": "UnicodeScripts")").message(),
+              HasSubstr("pre_tokenizer: the pre-tokenizer \"UnicodeScripts\" is not supported"));
   EXPECT_THAT(ErrorOf(R"("normalizer": null)", R"("normalizer": {"type": "Nmt"})").message(),
               HasSubstr("normalizer: the normalizer \"Nmt\""));
   EXPECT_THAT(

@@ -1,5 +1,6 @@
-// A tokenizer of byte pairs, or of another model for words: what tokenizer.json and tiktoken's
-// files have in common.
+// A tokenizer as the pipeline that tokenizer.json describes and tiktoken's files imply: a
+// normalizer, a pre-tokenizer that cuts the text into words, and a model that gives a word's
+// tokens, which is BPE, Unigram or WordPiece.
 #pragma once
 
 #include <memory>
@@ -18,7 +19,7 @@
 
 namespace dtrain::plan {
 
-struct BpeTokenizerParts {
+struct PipelineTokenizerParts {
   std::string kind;
   std::string identity;
   std::vector<std::string> tokens;  // By id, as the file writes them; "" for gaps.
@@ -27,15 +28,16 @@ struct BpeTokenizerParts {
   PreTokenizer pre_tokenizer;
   TokenDecoder decoder;
   BpeParts bpe;
-  std::shared_ptr<const WordEncoder> words;  // Encodes in place of `bpe`, unless null.
-  std::vector<uint32_t> before;              // The tokens around a text, by the post-processor.
+  std::shared_ptr<const WordEncoder>
+      words;                     // Unigram or WordPiece, in place of `bpe`; may be null.
+  std::vector<uint32_t> before;  // The tokens around a text, by the post-processor.
   std::vector<uint32_t> after;
 };
 
-class BpeTokenizer : public Tokenizer {
+class PipelineTokenizer : public Tokenizer {
  public:
   // REQUIRES: every id of the parts is below tokens.size().
-  static absl::StatusOr<std::unique_ptr<BpeTokenizer>> Create(BpeTokenizerParts parts);
+  static absl::StatusOr<std::unique_ptr<PipelineTokenizer>> Create(PipelineTokenizerParts parts);
 
   std::optional<uint32_t> TokenId(absl::string_view token) const override;
   bool IsSpecial(uint32_t id) const override;
@@ -47,12 +49,12 @@ class BpeTokenizer : public Tokenizer {
   std::string DecodeIds(absl::Span<const uint32_t> ids, bool skip_special) const override;
 
  private:
-  BpeTokenizer(BpeTokenizerParts parts, std::vector<std::string> patterns);
+  PipelineTokenizer(PipelineTokenizerParts parts, std::vector<std::string> patterns);
 
   absl::Status EncodePiece(absl::string_view text, bool is_start, bool special_tokens,
                            BpeScratch* scratch, std::vector<uint32_t>* ids) const;
 
-  BpeTokenizerParts parts_;
+  PipelineTokenizerParts parts_;
   Bpe bpe_;
   AddedTokenFinder in_text_;
   AddedTokenFinder in_normalized_;

@@ -1,4 +1,4 @@
-#include "runtime/plan/tokenizer/bpe_tokenizer.h"
+#include "runtime/plan/tokenizer/pipeline_tokenizer.h"
 
 #include "base/status.h"
 #include "runtime/plan/tokenizer/unicode/byte_alphabet.h"
@@ -26,7 +26,8 @@ std::vector<std::string> Texts(const std::vector<AddedToken>& tokens) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Create(BpeTokenizerParts parts) {
+absl::StatusOr<std::unique_ptr<PipelineTokenizer>> PipelineTokenizer::Create(
+    PipelineTokenizerParts parts) {
   std::vector<std::string> patterns;
   for (const AddedToken& token : Sought(parts.added, /*normalized=*/true)) {
     std::string storage;
@@ -34,10 +35,12 @@ absl::StatusOr<std::unique_ptr<BpeTokenizer>> BpeTokenizer::Create(BpeTokenizerP
                         parts.normalizer.Apply(token.content, &storage));
     patterns.emplace_back(normalized);
   }
-  return std::unique_ptr<BpeTokenizer>(new BpeTokenizer(std::move(parts), std::move(patterns)));
+  return std::unique_ptr<PipelineTokenizer>(
+      new PipelineTokenizer(std::move(parts), std::move(patterns)));
 }
 
-BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts, std::vector<std::string> patterns)
+PipelineTokenizer::PipelineTokenizer(PipelineTokenizerParts parts,
+                                     std::vector<std::string> patterns)
     : parts_(std::move(parts)),
       bpe_(std::move(parts_.bpe)),
       in_text_(Sought(parts_.added, false), Texts(Sought(parts_.added, false))),
@@ -59,15 +62,18 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts, std::vector<std::string> pat
   identity_ = parts_.identity;
 }
 
-std::optional<uint32_t> BpeTokenizer::TokenId(absl::string_view token) const {
+std::optional<uint32_t> PipelineTokenizer::TokenId(absl::string_view token) const {
   const auto found = ids_.find(token);
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
-bool BpeTokenizer::IsSpecial(uint32_t id) const { return id < special_.size() && special_[id]; }
+bool PipelineTokenizer::IsSpecial(uint32_t id) const {
+  return id < special_.size() && special_[id];
+}
 
-absl::Status BpeTokenizer::EncodePiece(absl::string_view text, bool is_start, bool special_tokens,
-                                       BpeScratch* scratch, std::vector<uint32_t>* ids) const {
+absl::Status PipelineTokenizer::EncodePiece(absl::string_view text, bool is_start,
+                                            bool special_tokens, BpeScratch* scratch,
+                                            std::vector<uint32_t>* ids) const {
   std::string storage;
   DT_ASSIGN_OR_RETURN(const absl::string_view normalized, parts_.normalizer.Apply(text, &storage));
   return in_normalized_.ForEachPart(
@@ -88,8 +94,8 @@ absl::Status BpeTokenizer::EncodePiece(absl::string_view text, bool is_start, bo
       });
 }
 
-absl::Status BpeTokenizer::EncodeUtf8(absl::string_view text, const EncodeOptions& options,
-                                      std::vector<uint32_t>* ids) const {
+absl::Status PipelineTokenizer::EncodeUtf8(absl::string_view text, const EncodeOptions& options,
+                                           std::vector<uint32_t>* ids) const {
   if (options.add_template) {
     ids->insert(ids->end(), parts_.before.begin(), parts_.before.end());
   }
@@ -111,7 +117,7 @@ absl::Status BpeTokenizer::EncodeUtf8(absl::string_view text, const EncodeOption
   return absl::OkStatus();
 }
 
-std::string BpeTokenizer::DecodeIds(absl::Span<const uint32_t> ids, bool skip_special) const {
+std::string PipelineTokenizer::DecodeIds(absl::Span<const uint32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (const uint32_t id : ids) {
