@@ -14,7 +14,7 @@ from comm import label_of
 from report import begin, how_taken, judged, measured_before, of_probe, print_goals, write_results
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, f"{SOURCE}/tests/roce")
+sys.path[:0] = [f"{SOURCE}/tests/roce", f"{SOURCE}/tests/testing"]
 
 import bandwidth  # noqa: E402
 import guest  # noqa: E402

@@ -2,6 +2,7 @@
 #include "base/system/kept_heap.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,8 @@ long FaultsIn(Prepare prepare) {
   EXPECT_EQ(pipe(ends), 0);
   const pid_t child = fork();
   if (child == 0) {
+    // Huge pages, which a system may give unasked, have few faults.
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     prepare();
     rusage before{};
     getrusage(RUSAGE_SELF, &before);

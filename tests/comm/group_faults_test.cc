@@ -35,8 +35,8 @@ using ::dtrain::testing::RankResult;
 using ::dtrain::testing::RunRanks;
 using ::testing::HasSubstr;
 
-// A busy test machine may take ten times as long as a calm one.
-constexpr absl::Duration kSoon = absl::Seconds(10);
+// Less than the 30 s that a collective may take. A busy test machine is slow.
+constexpr absl::Duration kSoon = absl::Seconds(25);
 
 enum class Over { kShm, kTcp, kTcpRing, kRdma, kTls };
 
@@ -144,12 +144,11 @@ TEST_P(GroupFaultsTest, ARankKilledAmongReductionsIsNamedByAll) {
 }
 
 TEST_P(GroupFaultsTest, AStoppedRankIsNamedAtTheTimeout) {
-  auto cluster =
-      Cluster::Start({.size = 2, .time_bound = absl::Seconds(15)}, [](RankContext& context) {
-        GroupOptions options = Options(context);
-        options.timeout = absl::Seconds(1);
-        return ReduceWithoutTheLast(context, options, 10);
-      });
+  auto cluster = Cluster::Start({.size = 2}, [](RankContext& context) {
+    GroupOptions options = Options(context);
+    options.timeout = absl::Seconds(1);
+    return ReduceWithoutTheLast(context, options, 10);
+  });
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_TRUE((*cluster)->Await("ready").ok());
   (*cluster)->Stop(1);
@@ -355,7 +354,8 @@ TEST_P(GroupFaultsTest, ARankThatNeverComesIsNamedByCreate) {
     return CreateHostGroup(context.store, options).status();
   });
   EXPECT_EQ(results[0].status.code(), absl::StatusCode::kDeadlineExceeded) << results[0].status;
-  EXPECT_THAT(std::string(results[0].status.message()), HasSubstr("rank 1"));
+  // Rank 2 may be late as well.
+  EXPECT_THAT(std::string(results[0].status.message()), ::testing::ContainsRegex("ranks? 1"));
 }
 
 TEST(GroupOptionsTest, RanksThatWouldSumInAnotherOrderAreRefusedByCreate) {

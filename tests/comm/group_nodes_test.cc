@@ -422,7 +422,7 @@ TEST_P(GroupNodesLossTest, AKilledRankIsNamedOnItsNodeAndOnTheOthers) {
   (*cluster)->Kill(3);
   const absl::Time start = absl::Now();
   const std::vector<RankResult> results = (*cluster)->Join();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(25)) << "the limit of a collective is 30 s";
   for (const int rank : {0, 1, 2}) {
     const absl::Status& status = results[static_cast<size_t>(rank)].status;
     EXPECT_TRUE(EndedByAKill(status)) << status;

@@ -4,6 +4,7 @@ one with its states in files; what fits nowhere is refused before it is made.
 Every rank is in a memory cgroup of its own, so that the kernel is the judge: what takes more is
 killed. Needs a memory controller that this user may write to (root; cgroup version 1 or 2).
 """
+import contextlib
 import os
 import re
 import tempfile
@@ -56,8 +57,15 @@ class MemoryLimit(EndToEnd):
         super().tearDown()
         for rank in os.listdir(self.group):
             if rank.startswith("rank-"):
-                os.rmdir(f"{self.group}/{rank}")
+                self.wait_until(lambda rank=rank: self.is_removed(f"{self.group}/{rank}"), f"{rank}'s processes leave")
         os.rmdir(self.group)
+
+    @staticmethod
+    def is_removed(group):
+        """Whether it could be: a process that has ended is in its group for another moment."""
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
+        return not os.path.exists(group)
 
     def train_within(self, name, ranks, limit_bytes, sets, samples=4):
         for rank in range(ranks):

@@ -12,6 +12,9 @@ import unittest
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from ports import free_port, free_ports
+
+LONG_BEFORE_S = 50  # comm.timeout_s is 60; a busy machine takes a while to start some ranks.
 
 
 def has_ipv6():
@@ -202,9 +205,7 @@ class BadInput(EndToEnd):
                          self.model_files(second)["model.safetensors"])
 
     def test_ranks_without_a_launcher_that_differ_all_end_at_once(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         ranks = [self.start(
             [f"{BIN}/dtrain-gpt", self.config, "--run-dir", f"{self.folder}/differ", "--set",
              f"seed={rank}"],
@@ -219,7 +220,7 @@ class BadInput(EndToEnd):
 
     def without_launcher(self, name, words):
         """Ranks that meet at a known address, each with its own arguments; their results."""
-        port = self.free_port()
+        port = free_port()
         ranks = [self.start(
             [f"{BIN}/dtrain-gpt", *own, "--run-dir", f"{self.folder}/{name}"],
             {"RANK": str(rank), "WORLD_SIZE": str(len(words)), "LOCAL_RANK": str(rank),
@@ -237,7 +238,7 @@ class BadInput(EndToEnd):
             results = self.without_launcher(
                 f"broken-{bad}", [[broken if rank == bad else good]
                                   for rank in range(count)])
-            self.assertLess(time.monotonic() - start, 20, "the timeout is 60 s")
+            self.assertLess(time.monotonic() - start, LONG_BEFORE_S)
             for rank, result in enumerate(results):
                 self.assertEqual(result.code, 64, result.output)
                 self.assert_one_line(result.output, "rank-broken.json:2:")
@@ -264,7 +265,7 @@ class BadInput(EndToEnd):
                  f"{BIN}/dtrain-gpt"])
             self.assertEqual(result.code, 64, result.output)
             self.assert_one_line(result.output, "launched-broken.json:1:")
-            self.assertLess(result.seconds, 20, result.output)
+            self.assertLess(result.seconds, LONG_BEFORE_S, result.output)
 
     def test_a_rank_that_cannot_write_its_records_ends_all_before_they_begin(self):
         for launched in (False, True):
@@ -278,17 +279,10 @@ class BadInput(EndToEnd):
             for result in results:
                 self.assertNotEqual(result.code, 0, result.output)
                 self.assert_one_line(result.output, "rank-1.jsonl")
-                self.assertLess(result.seconds, 20)
+                self.assertLess(result.seconds, LONG_BEFORE_S)
 
     def test_an_interface_that_does_not_exist_is_refused_with_those_that_do(self):
         self.refused("comm.interface", "set it to one of", "nosuch0", "lo", sets=["comm.interface=nosuch0"])
-
-    def token(self):
-        path = f"{self.folder}/bad-input.key"
-        if not os.path.exists(path):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-                file.write("5a" * 32)
-        return path
 
     def rank_of(self, rank, world, port, name, sets=(), env=None):
         """One rank without a launcher."""
@@ -299,11 +293,6 @@ class BadInput(EndToEnd):
                                   "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
                                   "MASTER_PORT": str(port), "DTRAIN_TOKEN_FILE": self.token(),
                                   **(env or {})})
-
-    @staticmethod
-    def free_port():
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            return server.getsockname()[1]
 
     def await_connections(self, port, count, process):
         """Waits until as many are established to a port of this host; `process` makes the last."""
@@ -318,7 +307,7 @@ class BadInput(EndToEnd):
         self.fail(f"not {count} connections to port {port}:\n{process.communicate()[0]}")
 
     def test_ranks_that_wait_for_others_say_for_whom_where_and_why(self):
-        port, nowhere = self.free_port(), self.free_port()
+        port, nowhere = free_ports(2)
         # Variables that a shell still has from an earlier launch make a program started alone a rank. All
         # cases wait at the same time: for a rank that does not come, for a store that nobody serves, and
         # for an address without a host.
@@ -339,8 +328,7 @@ class BadInput(EndToEnd):
 
     @unittest.skipUnless(has_ipv6(), "LOUD SKIP: this host has no ::1")
     def test_two_nodes_meet_at_an_ipv6_address(self):
-        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
-            port = server.getsockname()[1]
+        port = free_port("::1")
         nodes = [self.start([
             f"{BIN}/dtrain", "launch", "--nnodes", "2", "--node-rank", str(node), "--rdzv-endpoint",
             f"[::1]:{port}", "--token-file", self.token(), "--nproc-per-node", "1", "--run-dir",
@@ -399,7 +387,7 @@ class BadInput(EndToEnd):
                          [1, 2, 3])
 
     def test_a_store_that_dies_while_ranks_meet_ends_them_at_once(self):
-        port = self.free_port()
+        port = free_port()
         server = self.rank_of(0, 3, port, "dead-store", ["train_batch_size=12"])
         self.await_port(port, server)
         waiting = self.rank_of(1, 3, port, "dead-store", ["train_batch_size=12"])
@@ -410,7 +398,7 @@ class BadInput(EndToEnd):
         start = time.monotonic()
         result = self.finish(waiting)
         self.assertEqual(result.code, 75, result.output)
-        self.assertLess(time.monotonic() - start, 30, "comm.timeout_s is 60")
+        self.assertLess(time.monotonic() - start, LONG_BEFORE_S)
         self.assert_one_line(result.output, "store", "see on the first node")
 
     def test_a_small_dev_shm_is_no_limit(self):
@@ -426,7 +414,7 @@ class BadInput(EndToEnd):
         self.assertEqual(result.code, 0, result.output)
 
     def test_rdma_that_is_required_and_not_there_is_refused_with_what_is_missing(self):
-        port = self.free_port()
+        port = free_port()
         ranks = [self.rank_of(rank, 2, port, "no-rdma", ["comm.transport=rdma"],
                               {"DTRAIN_NODE_ID": f"host{rank}"}) for rank in range(2)]
         for result in [self.finish(rank) for rank in ranks]:

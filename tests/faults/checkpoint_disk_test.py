@@ -260,7 +260,7 @@ class Disks(EndToEnd):
         steps = [r for r in self.records(run_dir) if r["kind"] == "step"]
         beside = [r for r in steps
                   if slow["ts"] - slow["m"]["ckpt/seconds"] < r["ts"] < slow["ts"]]
-        self.assertGreater(len(beside), 5, "no steps were made beside the slow save")
+        self.assertGreater(len(beside), 2, "no steps were made beside the slow save")
         self.verify(run_dir)
 
 

@@ -26,12 +26,13 @@ class Keys(EndToEnd):
             elif record["kind"] == "ckpt":
                 self.assertTrue(record.get("durable"), record)  # None was skipped, none failed.
                 saves.append((record["step"], step))
-        # The next save begins when the one before is durable, not earlier.
+        # The next save begins when the one before is durable: not earlier, and soon, so that of most steps it is
+        # true that a save began with them or was under way.
         for (_, durable_at), (next_step, _) in zip(saves, saves[1:]):
             self.assertGreaterEqual(next_step, durable_at)
         self.assertEqual(saves[0][0], 1)
         self.assertEqual(saves[-1][0], 100)
-        self.assertGreater(len(saves), 4)
+        self.assertGreater(sum(durable_at - step + 1 for step, durable_at in saves), 50, saves)
 
     def test_the_best_by_a_metric_stay_whatever_their_age(self):
         sets = ["eval_interval=2", "checkpoint.interval=2", "checkpoint.keep=2", "checkpoint.keep_best=1",

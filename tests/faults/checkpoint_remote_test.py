@@ -14,13 +14,14 @@ import time
 import end_to_end
 import s3_servers
 from end_to_end import BIN, EndToEnd
+from faults_test import ranks_of
 from processes import marked_processes
 from time_bounds import bound_s
 
 SETS = ["checkpoint.interval=10", "checkpoint.keep=2", "checkpoint.async=true", "deterministic=true",
         "metrics.tensorboard=false"]
-STEPS = 200  # Far more than are made while a checkpoint is copied.
-SOON_S = 10  # A start that cannot succeed has ended by then, with all that a start takes.
+STEPS = 200
+SOON_S = 60  # A start that cannot succeed has ended by then, with all that a start takes on a busy machine.
 
 
 class Remote(EndToEnd):
@@ -96,15 +97,20 @@ class Remote(EndToEnd):
     def check_lost_node(self, kind):
         server = self.server(kind)
         url = f"s3://{s3_servers.BUCKET}/runs/lost-node"
-        sets = [*SETS, f"train_steps={STEPS}", f"checkpoint.remote={url}"]
+        sets = [*SETS, f"train_steps={STEPS}", f"checkpoint.remote={url}", "comm.hang_timeout_s=0"]
         run_dir = f"{self.folder}/{kind}-lost-node"
         process = self.launch(run_dir, sets, server.endpoint)
-        copied = self.await_event(run_dir, process, "remote_copy")["step"]
+        self.wait_until(lambda: process.poll() is not None or 1 in ranks_of(process.pid), "rank 1")
+        self.assertIsNone(process.poll(), self.said(run_dir))
+        rank = ranks_of(process.pid)[1]
+        self.await_durable(run_dir, process)
+        os.kill(rank, signal.SIGSTOP)  # So that the training is not over before a checkpoint is copied.
+        client = server.client()
+        self.wait_until(lambda: self.is_copied(client, "runs/lost-node/"), "a copy")
         self.kill(process)
         shutil.rmtree(f"{run_dir}/checkpoints")
         there = self.steps_in(url, server.endpoint)[-1]
-        self.assertGreaterEqual(there, copied)
-        self.assertLess(there, STEPS)
+        self.assertIn(there, range(10, STEPS))
         before = len(self.records(run_dir))
         self.assertEqual(self.launch(run_dir, sets, server.endpoint).wait(end_to_end.TIME_BOUND_S), 0,
                          self.said(run_dir))
@@ -117,6 +123,20 @@ class Remote(EndToEnd):
                          {step: loss for step, loss in self.losses(straight).items() if step > there})
         self.assertEqual(self.model_files(run_dir), self.model_files(straight))
         self.assertEqual(self.steps_in(url, server.endpoint)[-1], STEPS)
+
+    def await_durable(self, run_dir, process):
+        """Waits until a checkpoint is durable here."""
+        end = time.monotonic() + end_to_end.TIME_BOUND_S
+        while not any(r["kind"] == "ckpt" and r.get("durable") for r in self.records(run_dir)):
+            self.assertIsNone(process.poll(), f"training has ended:\n{self.said(run_dir)}")
+            self.assertLess(time.monotonic(), end, self.said(run_dir))
+            time.sleep(0.005)
+
+    @staticmethod
+    def is_copied(client, prefix):
+        """Whether the store has a whole checkpoint, whose manifest comes last."""
+        listed = client.list_objects_v2(Bucket=s3_servers.BUCKET, Prefix=prefix)
+        return any(entry["Key"].endswith("/MANIFEST.json") for entry in listed.get("Contents", ()))
 
     def straight(self):
         """The same training without interruption or second place."""
@@ -156,7 +176,7 @@ class Remote(EndToEnd):
         steps = [r for r in self.records(run_dir) if r["kind"] == "step"]
         self.assertEqual([r["step"] for r in steps], list(range(1, len(steps) + 1)))
         durations = sorted(b["ts"] - a["ts"] for a, b in zip(steps, steps[1:]))
-        self.assertLess(durations[-1], bound_s(5), "a step waited for the store")
+        self.assertLess(durations[-1], bound_s(20), "a step waited for the store")
         newest = max(int(re.search(r"step-(\d+)", path)[1])
                      for path in glob.glob(f"{run_dir}/checkpoints/step-*/MANIFEST.json"))
         self.assertEqual(self.steps_in(url, server.endpoint)[-1], newest)

@@ -1,7 +1,5 @@
 """Launchers of jobs whose number of nodes changes, one process a node on this host, and what they did."""
 import json
-import os
-import socket
 import subprocess
 import time
 
@@ -9,19 +7,7 @@ import end_to_end
 from end_to_end import BIN, EndToEnd
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 class ElasticNodes(EndToEnd):
-    def token(self):
-        path = f"{self.folder}/token"
-        if not os.path.exists(path):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-                file.write("5a" * 32)
-        return path
-
     def start_node(self, name, node, nnodes, port, sets, last_call_s=60):
         """The launcher of node number `node`, with one rank."""
         words = [f"{BIN}/dtrain", "launch", "--nnodes", nnodes, "--node-rank", str(node),

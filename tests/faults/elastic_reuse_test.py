@@ -3,8 +3,9 @@ run whose nodes did not change (docs/FAILURES.md, Processes that are used again)
 import signal
 
 import end_to_end
-from elastic_nodes import ElasticNodes, free_port
+from elastic_nodes import ElasticNodes
 from end_to_end import BIN
+from ports import free_port
 
 STEPS = 600
 # Two micro-batches a step, whose sum has the same bits on one rank and on two.

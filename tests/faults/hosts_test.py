@@ -3,6 +3,7 @@ with a real sshd; the starter is in the first."""
 import base64
 import contextlib
 import glob
+import itertools
 import os
 import shutil
 import signal
@@ -340,9 +341,10 @@ class Hosts(EndToEnd):
         process = self.start(self.script(script, "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1"))
         self.await_ready(process)
         pids = run(["ip", "netns", "pids", self.spaces["beta"]], text=True).stdout.split()
-        for pid in pids:  # Its sshd, its agent and its ranks.
+        # Its sshd, its agent and its ranks: all at once, or the agent sees its connection end first and says so.
+        for number, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), pids):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(int(pid), number)
         self.await_that(lambda: os.path.exists(f"{self.work}/run/logs/attempt-1/rank-0.out"), process)
         os.remove(f"{self.folder}/beta.pid")
         self.start_sshd("beta")

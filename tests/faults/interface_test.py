@@ -49,13 +49,6 @@ class OneInterface(EndToEnd):
         for space in self.spaces:
             subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
 
-    def token(self):
-        path = f"{self.folder}/token"
-        if not os.path.exists(path):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-                file.write("5a" * 32)
-        return path
-
     def node_command(self, node, endpoint, run_dir, *program):
         return [f"{BIN}/dtrain", "launch", "--nnodes", "2", "--node-rank", str(node),
                 "--rdzv-endpoint", f"{endpoint}:{STORE_PORT}", "--token-file", self.token(),
@@ -87,7 +80,7 @@ class OneInterface(EndToEnd):
         found = [set() for _ in self.spaces]
         spaces = {os.stat(f"/var/run/netns/{space}").st_ino: i for i, space in enumerate(self.spaces)}
         for pid, _ in marked_processes(self.mark):
-            with contextlib.suppress(FileNotFoundError):  # The process has ended.
+            with contextlib.suppress(OSError):  # The process has ended.
                 space = spaces.get(os.stat(f"/proc/{pid}/ns/net").st_ino)
                 if space is not None:
                     found[space] |= set(listening(pid))

@@ -1,13 +1,14 @@
 """`dtrain checkpoint repair` and a step journal: a repair that fences the killed attempt and removes what its
 last save left behind takes no journalled step away, and the next start goes on behind them, with the
 bits of a run that was never interrupted."""
+import contextlib
 import glob
 import os
 import signal
-import time
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from faults_test import ranks_of
 from processes import marked_processes
 from time_bounds import bound_s
 
@@ -43,16 +44,26 @@ class JournalRepair(EndToEnd):
         steps of its newest checkpoint and of its last record."""
         process = self.start(self.launch_command(2, run_dir, SETS))
         self.addCleanup(self.kill, process)
-        end = time.monotonic() + end_to_end.TIME_BOUND_S
-        while True:  # The steps behind the second checkpoint take a while.
-            self.assertLess(time.monotonic(), end, "no checkpoint was followed by steps")
-            last = max(self.losses(run_dir), default=0)
-            if last > 2 * INTERVAL and last % INTERVAL in range(4, INTERVAL - 8):
-                break
-            time.sleep(0.002)
+        self.await_step(run_dir, 2 * INTERVAL + 1, process)
+        ranks = ranks_of(process.pid).values()
+
+        def is_between():
+            """Whether the ranks stand still there; they go on if not."""
+            self.signal_all(ranks, signal.SIGSTOP)
+            if max(self.losses(run_dir)) % INTERVAL in range(3, INTERVAL):
+                return True
+            self.signal_all(ranks, signal.SIGCONT)
+            return False
+
+        self.wait_until(is_between, "steps behind a checkpoint", process)
         self.kill(process)
         newest = max(glob.glob(f"{run_dir}/checkpoints/step-*/MANIFEST.json"))
         return int(newest.rsplit("step-", 1)[1][:12]), max(self.losses(run_dir))
+
+    def signal_all(self, pids, number):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def test_a_repair_takes_no_journalled_step_away(self):
         straight = self.train(2, "straight", SETS)

@@ -3,11 +3,11 @@ a cgroup gives it less CPU time than the machine has, or where its threads fill 
 import glob
 import os
 import platform
-import socket
 import subprocess
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from ports import free_port
 from time_bounds import bound_s
 
 LONG = ["train_steps=100000", "checkpoint.interval=0"]
@@ -109,8 +109,7 @@ class Threads(EndToEnd):
         token = f"{self.folder}/{name}.key"
         with open(os.open(token, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
             file.write("5a" * 32)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         run_dir = f"{self.folder}/{name}"
         command = [*prefix, f"{BIN}/dtrain-gpt", self.config, "--run-dir", run_dir]
         for value in [*LONG, "model.hidden_size=256", "model.intermediate_size=1024"]:

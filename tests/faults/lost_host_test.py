@@ -8,12 +8,12 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from ports import free_port
 from processes import marked_processes
 from time_bounds import bound_s
 
@@ -23,22 +23,15 @@ SETS = ["checkpoint.interval=2", "checkpoint.local_dir=disk", "checkpoint.replic
 # No checkpoint but that of step 0. The journal wants the same train_steps in every attempt.
 JOURNAL_STEPS = 40
 JOURNAL = ["checkpoint.interval=100000", "checkpoint.journal=sync", "checkpoint.journal_share=1"]
+JOURNAL_SAMPLES = 32  # Of a host in a step, which then takes so long that the host is lost long before the end.
 
 
 class LostHost(EndToEnd):
-    more_sets = ()
-
-    def token(self):
-        path = f"{self.folder}/token"
-        if not os.path.exists(path):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
-                file.write("5a" * 32)
-        return path
+    more_sets, samples = (), 4
 
     def start_hosts(self, name, steps, count=2):
         """The launchers of a run, each in its host's folder, from which the relative paths start."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         hosts = []
         for host in range(count):
             folder = f"{self.folder}/{name}/host-{host}"
@@ -47,7 +40,7 @@ class LostHost(EndToEnd):
                      "--rdzv-endpoint", f"127.0.0.1:{port}", "--token-file", self.token(),
                      "--nproc-per-node", "1", "--run-dir", f"{self.folder}/{name}/run", "--",
                      f"{BIN}/dtrain-gpt", self.config]
-            for value in [*SETS, *self.more_sets, f"train_steps={steps}", f"train_batch_size={4 * count}"]:
+            for value in [*SETS, *self.more_sets, f"train_steps={steps}", f"train_batch_size={self.samples * count}"]:
                 words += ["--set", value]
             with open(f"{folder}.log", "a", encoding="utf-8") as log:
                 hosts.append(subprocess.Popen(
@@ -136,7 +129,7 @@ class LostHost(EndToEnd):
         def trained(name):
             return max(self.losses(f"{self.folder}/{name}/run"), default=0)
 
-        self.more_sets = JOURNAL
+        self.more_sets, self.samples = JOURNAL, JOURNAL_SAMPLES
         saved = self.train_until_lost("journal", 1, steps=JOURNAL_STEPS, step_of=trained)
         self.assertEqual(saved, 0, "there is a checkpoint that the journal should not need")
         last = trained("journal")

@@ -102,11 +102,13 @@ class Reuse(EndToEnd):
         self.assertEqual([e["rank"] for e in self.events(run_dir, "spawn")], [0, 1, 0, 1])
 
     def test_a_process_in_reserve_takes_the_place_of_a_killed_rank(self):
-        run_dir, process = self.start_run("reserve", extra=["--reserve"])
+        run_dir, process = self.start_run("reserve", extra=["--reserve"], sets=["comm.hang_timeout_s=0"])
+        self.wait_until(lambda: any(record.get("durable") for record in self.records(run_dir)), "a checkpoint", process)
+        pids = ranks_of(process.pid)
+        os.kill(pids[1], signal.SIGSTOP)  # So that the training is not over before that process is ready.
         self.wait_until(lambda: self.events(run_dir, "reserve"), "a process waits in reserve", process)
         [waits] = [event["pid"] for event in self.events(run_dir, "reserve")]
-        pids = ranks_of(process.pid)
-        self.assertEqual(sorted(pids), [0, 1], "it is no rank")
+        self.assertEqual(ranks_of(process.pid), pids, "it is no rank")
         self.assertNotIn(waits, pids.values())
         os.kill(pids[1], signal.SIGKILL)
         [kill] = self.await_kills(run_dir, process, 1)

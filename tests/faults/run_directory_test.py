@@ -5,6 +5,7 @@ import os
 import signal
 
 import end_to_end
+from checkpoint_kill_test import Tail
 from end_to_end import BIN, EndToEnd
 
 # Long enough for another job to start meanwhile. What it begins from is kept.
@@ -20,14 +21,21 @@ class RunDirectory(EndToEnd):
             command = self.launch_command(2, run_dir, [*ENDLESS, *sets], extra=["--max-restarts", "3"])
             first = self.start(command)
             self.await_checkpoint(run_dir, first)
-            second = self.start(command)
+            refused = self.run_program(command)
+            self.assertEqual(refused.code, 75, refused.output)
+            self.assert_one_line(refused.output, "already runs in run directory", "dtrain stop", "--run-dir")
+            # A launch on another host sees the files alone.
+            second = self.start(command, {"XDG_RUNTIME_DIR": self.folder})
             result = self.finish(first)  # By itself, as soon as it saves.
             self.assertEqual(result.code, 64, result.output)
             self.assert_one_line(result.output, "Another job writes to this run directory",
                                  "stop one of them", "--run-dir")
             for promise in PROMISES:
                 self.assertNotIn(promise, result.output)
-            self.assertIsNone(second.poll(), "the one that took it goes on")
+            # Before its first step a signal would end it with nothing to save.
+            tail = Tail(f"{run_dir}/metrics/rank-0.jsonl")
+            self.wait_until(lambda tail=tail: any(record["kind"] == "step" for record in tail.records()),
+                            "the one that took it goes on", second)
             second.send_signal(signal.SIGTERM)
             result = self.finish(second)
             self.assertEqual(result.code, 143, result.output)

@@ -177,7 +177,7 @@ class Terminal(EndToEnd):
         start = time.monotonic()
         terminal.press(CONTROL_C)
         self.assertEqual(terminal.finish(), 130, terminal.text)
-        self.assertLess(time.monotonic() - start, 10, "not within 10 s, the grace is 300 s")
+        self.assertLess(time.monotonic() - start, 100, "the grace is 300 s")
         lines = self.assert_whole_lines(terminal)
         self.index(lines, "dtrain: second SIGINT: killing 2 ranks now")
         self.assertGreater(self.index(lines, "dtrain: exit code 130"),

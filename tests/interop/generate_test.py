@@ -4,6 +4,7 @@ import glob
 import json
 import math
 import os
+import unittest
 
 import end_to_end
 import numpy as np
@@ -11,6 +12,11 @@ from end_to_end import BIN, EndToEnd
 from published_models import MODELS, SEED
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizer_kinds import letters_of_bytes
+
+try:
+    import sentencepiece
+except ImportError:
+    sentencepiece = None
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 END = 256
@@ -42,13 +48,13 @@ class Generate(EndToEnd):
         print(f"seed {SEED}")
         torch.set_num_threads(1)
 
-    def make(self, name, folder, **generation):
+    def make(self, name, folder, vocabulary=VOCABULARY, ends=(END, END), **generation):
         import torch
         import transformers
         kind, changes = MODELS[name]
         torch.manual_seed(SEED)
         config = transformers.AutoConfig.for_model(
-            kind, **{**changes, "vocab_size": VOCABULARY, "bos_token_id": END, "eos_token_id": END})
+            kind, **{**changes, "vocab_size": vocabulary, "bos_token_id": ends[0], "eos_token_id": ends[1]})
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
         for key, value in generation.items():
             setattr(model.generation_config, key, value)
@@ -89,6 +95,32 @@ class Generate(EndToEnd):
                 text = tokenizer.decode([t for t in theirs if t != END])
                 self.assertEqual(row["text"], text)
                 self.assertEqual(row["end"], "stop" if theirs[-1] == END else "length")
+
+    @unittest.skipIf(sentencepiece is None, "Python has no sentencepiece: ./dev deps test")
+    def test_a_folder_whose_tokenizer_is_sentencepieces_model_alone_generates(self):
+        import torch
+        prompts = ["The cat sat.", "Straße 世界 🙂"]
+        file = self.write("piece-prompts.txt", prompts)
+        begin, end = 1, 2  # SentencePiece numbers them so.
+        for kind in ("bpe", "unigram"):
+            folder, model, _ = self.make("llama", f"pieces-{kind}", vocabulary=400, ends=(begin, end))
+            os.remove(f"{folder}/tokenizer.json")
+            os.remove(f"{folder}/tokenizer_config.json")
+            sentencepiece.SentencePieceTrainer.train(
+                input=__file__, model_prefix=f"{folder}/tokenizer", model_type=kind, vocab_size=400,
+                byte_fallback=True, num_threads=1, minloglevel=2)
+            os.remove(f"{folder}/tokenizer.vocab")
+            pieces = sentencepiece.SentencePieceProcessor(f"{folder}/tokenizer.model")
+            rows = self.objects("generate", folder, "--file", file, "--max-tokens", "24")
+            self.assertEqual([row["prompt"] for row in rows], prompts)
+            for row in rows:
+                ids = [begin, *pieces.encode(row["prompt"])]  # So transformers begins a Llama's prompt.
+                self.assertEqual(row["prompt_tokens"], ids, kind)
+                theirs = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24, pad_token_id=end)
+                theirs = theirs[0, len(ids):].tolist()
+                self.assertEqual(row["tokens"], theirs, (kind, row["prompt"]))
+                self.assertEqual(row["text"], pieces.decode([t for t in theirs if t != end]), kind)
+                self.assertEqual(row["end"], "stop" if theirs[-1] == end else "length")
 
     def test_a_chat_prompt_is_that_of_the_template_and_text_arrives_whole(self):
         import transformers
@@ -162,16 +194,20 @@ class Generate(EndToEnd):
             [result] = self.objects("eval", name, "--data", data, "--template", "chatml")
             loss[name] = result["loss"]
         self.assertLess(loss[out], 0.5 * loss[folder])
-        # Again: the tokens are there, the run is done, and the model is written anew.
+        # Again, as after a kill behind the export and before its record: the tokens are there, the run is done, and
+        # the model is written anew.
+        os.remove(f"{run}-data/finetune-output.json")
         output = self.dtrain(*words)
         self.assert_one_line(output, "are of this data; they are used again")
         self.assert_one_line(output, f"merged model: {out}")
         self.assertTrue(glob.glob(f"{out}/*.safetensors") and os.path.exists(f"{out}/tokenizer.json"))
+        self.assertTrue(os.path.exists(f"{run}-data/finetune-output.json"))
 
     def test_bad_input_is_named(self):
         folder, _, _ = self.make("qwen2", "bad")
         data = self.write("one.jsonl", [{"prompt": "a", "completion": "b"}])
         other, _, _ = self.make("qwen2", "bad-other")
+        self.dtrain("data", "prepare", "--out", f"{self.folder}/bytes", "--ext", "jsonl", self.folder)
         refused = [
             (["finetune", folder, data, "--out", f"{self.folder}/no"], ["has no chat template", "--template"]),
             (["finetune", folder, data, "--out", folder, "--template", "plain"], ["the model's own folder"]),
@@ -184,7 +220,9 @@ class Generate(EndToEnd):
             (["generate", folder, "a", "--template", "nothing"], ["template \"nothing\" is unknown", "chatml"]),
             (["generate", folder, "a" * 64], ["the prompt has 64 tokens", "64 positions"]),
             (["generate", folder, "a", "--repetition-penalty", "1e-30"], ["--repetition-penalty is 1e-30", "0.01"]),
-            (["generate", f"{self.folder}/nowhere", "a"], ["nowhere"]),
+            (["generate", f"{self.folder}/nowhere", "a"], ["nowhere/config.json is not there", "folder of a model"]),
+            (["eval", folder, "--data", f"{self.folder}/bytes/train.bin"],
+             ["train.bin was made by a tokenizer of 256 ids", "259", "two models"]),
             (["eval", folder, "--data", data], ["one.jsonl:1", "no member \"text\""]),
         ]
         for words, parts in refused:

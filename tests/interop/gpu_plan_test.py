@@ -254,7 +254,7 @@ sys.exit(1 if "FAILED" in say else 0)"""
         text = self.PROGRAM.replace("{says}", ", ".join(map(repr, says)))
 
         def command(variables):
-            return run.run_command([sys.executable, "-c", text], 2, {**os.environ, **variables}, 100_000)
+            return run.run_command([sys.executable, "-c", text], 4, {**os.environ, **variables}, 100_000)
         return test_shards.run(command, len(says))
 
     def test_the_worst_process_is_the_programs_state(self):

@@ -47,14 +47,14 @@ def on_card(card_gb, part="mfu"):
 
 class Shares(unittest.TestCase):
     def test_a_part_that_is_cut_off_takes_nothing_from_the_next(self):
-        budget = run.Budget(4, (("a", 0.5), ("b", 0.5)))
+        budget = run.Budget(40, (("a", 0.05), ("b", 0.95)))
         budget.begin("a")
-        done = run.run_command(["sh", "-c", "sleep 60 & wait"], budget.left())
+        done = run.run_command(["sh", "-c", "sleep 600 & wait"], budget.left())
         self.assertIsNone(done["code"])
-        self.assertLess(done["s"], 3)  # Although the inner sleep keeps the pipe open.
+        self.assertLess(done["s"], 15)  # Although the inner sleep keeps the pipe open.
         budget.begin("b")
-        self.assertGreater(budget.left(), 1)
-        self.assertLessEqual(budget.left(), 2)
+        self.assertGreater(budget.left(), 25)
+        self.assertLessEqual(budget.left(), 38)
 
     def test_what_a_part_leaves_goes_to_the_next(self):
         budget = run.Budget(40, (("a", 0.5), ("b", 0.5)))
@@ -244,7 +244,11 @@ class Kept(GpuMachine):
         with open(f"{self.folder}/results/a/SUMMARY.md", encoding="utf-8") as file:
             self.assertIn("| qwen2.5-7b-bf16 | 100 | 61.0 |", file.read())
         with open(pid, encoding="ascii") as file:
-            self.assertFalse(is_running(int(file.read())), "the training goes on without its run")
+            training = int(file.read())
+        deadline = time.monotonic() + 60
+        while is_running(training):  # A process that is killed ends a moment later.
+            self.assertLess(time.monotonic(), deadline, "the training goes on without its run")
+            time.sleep(0.01)
 
     def test_a_second_call_adds_to_what_the_first_has_measured(self):
         self.call("--trainings", "qwen2.5-1.5b-bf16")

@@ -3,7 +3,6 @@ their policies name our final exit codes, and their commands train with the vari
 import copy
 import os
 import re
-import socket
 
 import end_to_end
 import jsonschema
@@ -12,6 +11,7 @@ import yaml
 from end_to_end import BIN, SOURCE, EndToEnd
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+from ports import free_port
 
 FOLDER = f"{SOURCE}/examples/cluster"
 OLDEST, NEWEST = "1.31", kubernetes_validate.latest_version()  # podFailurePolicy is stable from 1.31 on.
@@ -123,9 +123,7 @@ class Manifests(EndToEnd):
     def train(self, name, command, variables_of, said):
         """Runs the command of each pod of a manifest on this machine, with the variables of that pod and an
         address in place of the name of pod 0, which only a cluster's name server knows."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         place = f"{self.folder}/{name}"
         os.makedirs(f"{place}/work")
         os.symlink(self.config, f"{place}/work/config.json")

@@ -9,16 +9,12 @@ import subprocess
 import tempfile
 import unittest
 
+from pages import code_blocks
 from time_bounds import bound_s
 
 BIN = os.environ["DTRAIN_BIN"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 CONFIG = f"{SOURCE}/examples/configs/gpt.json"
-
-
-def blocks(page, language):
-    with open(f"{SOURCE}/docs/{page}", encoding="utf-8") as file:
-        return re.findall(rf"^```{language}\n(.*?)^```", file.read(), re.MULTILINE | re.DOTALL)
 
 
 class Migrating(unittest.TestCase):
@@ -40,7 +36,8 @@ class Migrating(unittest.TestCase):
         shutil.copy(CONFIG, f"{self.folder}/config.json")
         with open(f"{self.folder}/hosts", "w", encoding="utf-8") as file:
             file.write("localhost slots=2\n")
-        commands = [shlex.split(line) for block in blocks("MIGRATING.md", "bash") for line in block.splitlines()]
+        blocks = code_blocks("docs/MIGRATING.md", "bash")
+        commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
         self.assertGreaterEqual(len(commands), 4)
         for words in commands:
             self.assertEqual(words[:2], ["dtrain", "launch"])
@@ -61,7 +58,7 @@ class Migrating(unittest.TestCase):
         self.assertEqual([call for call in calls if not re.search(rf"\b{call}\(", headers)], [])
 
     def test_configurations_are_those_of_the_examples_and_accepted(self):
-        for block in blocks("MIGRATING.md", "json"):
+        for block in code_blocks("docs/MIGRATING.md", "json"):
             with open(f"{SOURCE}/examples/gan/gan.json", encoding="utf-8") as file:
                 self.assertEqual(block, file.read())
         for path in glob.glob(f"{SOURCE}/examples/*/*.json"):
@@ -73,7 +70,7 @@ class Migrating(unittest.TestCase):
         for path in sorted(glob.glob(f"{SOURCE}/examples/*/*.cc")):
             with open(path, encoding="utf-8") as file:
                 examples += file.read()
-        programs = blocks("MIGRATING.md", "cpp") + blocks("DATA.md", "cpp")
+        programs = code_blocks("docs/MIGRATING.md", "cpp") + code_blocks("docs/DATA.md", "cpp")
         self.assertEqual(len(programs), 2)
         for program in programs:
             self.assertIn(program, examples)

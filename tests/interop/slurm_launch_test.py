@@ -77,9 +77,14 @@ class SlurmLaunch(EndToEnd):
         return int(result.output)
 
     def await_job(self, number):
-        self.assertTrue(self.cluster.await_true(lambda: self.cluster.job(number).get("JobState") in ENDED),
-                        f"{self.cluster.job(number)}{self.cluster.logs()}{self.said(self.output)}")
-        return self.cluster.job(number)
+        job = {}
+
+        def has_ended():
+            job.update(self.cluster.job(number))
+            return job.get("JobState") in ENDED
+
+        self.assertTrue(self.cluster.await_true(has_ended), f"{job}{self.cluster.logs()}{self.said(self.output)}")
+        return job
 
     def await_steps(self, name, step):
         self.assertTrue(self.cluster.await_true(lambda: max(self.losses(f"{self.folder}/{name}"), default=0) >= step),
@@ -221,7 +226,8 @@ class SlurmLaunch(EndToEnd):
     def await_stop_signals(self, name):
         """Waits until the launchers of both nodes have got a stop signal."""
         def told():
-            lines = (self.said(f"{name}/events.jsonl") + self.said(f"{name}/events-node-1.jsonl")).splitlines()
+            lines = [line for file in ("events.jsonl", "events-node-1.jsonl")
+                     for line in self.said(f"{name}/{file}").splitlines(True) if line.endswith("\n")]
             return sum(json.loads(line)["event"] == "signal" for line in lines) == 2
         self.assertTrue(self.cluster.await_true(told), self.said(f"{name}/events.jsonl"))
 
@@ -248,7 +254,7 @@ class SlurmLaunch(EndToEnd):
         run_dir = f"{self.folder}/runs/again"
         self.await_steps("runs/again", 3)
         self.cluster.ask("scancel", "--signal=USR1", str(number))
-        self.assertTrue(self.cluster.await_true(lambda: self.cluster.job(number)["Restarts"] == "1"),
+        self.assertTrue(self.cluster.await_true(lambda: self.cluster.job(number).get("Restarts") == "1"),
                         self.said(self.output))
         saved = self.saved_step("runs/again")
         self.assertEqual(saved, max(self.losses(run_dir)))

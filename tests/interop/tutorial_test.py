@@ -10,15 +10,16 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from pages import code_blocks, read
 import end_to_end
+from end_to_end import TIME_BOUND_S
 from generate_test import VOCABULARY, save_tokenizer
-from time_bounds import bound_s
+from ports import free_port
 
 SOURCE, BUILD, CMAKE = (os.environ[f"DTRAIN_{name}"] for name in ("SOURCE", "BUILD", "CMAKE"))
 sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/launches"]
@@ -44,15 +45,6 @@ ELSEWHERE = (
 )
 
 
-def text_of(path):
-    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-        return file.read()
-
-
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
-
-
 def commands_of(text):
     """Single commands of shell lines, without comments."""
     lines = [re.sub(r"\s+#\s.*", "", line).strip() for line in text.replace("\\\n", " ").splitlines()]
@@ -76,12 +68,12 @@ class Tutorial(unittest.TestCase):
     def setUpClass(cls):
         cls.home = tempfile.mkdtemp(prefix="dtrain-tutorial-")
         cls.addClassCleanup(shutil.rmtree, cls.home)
-        [install] = [block for block in blocks("docs/TUTORIAL.md", "bash") if "--install" in block]
+        [install] = [block for block in code_blocks("docs/TUTORIAL.md", "bash") if "--install" in block]
         install = install.replace("cmake ", f"{CMAKE} ", 1).replace("build/release", BUILD, 1)
         cls.environment = {**{k: v for k, v in os.environ.items() if not k.startswith("DTRAIN_")},
                            "HOME": cls.home, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(["bash", "-ec", f"{{ {install.strip()}; }} > /dev/null; echo $PATH"], env=cls.environment,
-                              stdout=subprocess.PIPE, text=True, timeout=bound_s(120), check=True)
+                              stdout=subprocess.PIPE, text=True, timeout=TIME_BOUND_S, check=True)
         cls.environment["PATH"] = done.stdout.strip()
         cls.prefix = f"{cls.home}/dtrain"
 
@@ -90,12 +82,12 @@ class Tutorial(unittest.TestCase):
         os.makedirs(f"{self.home}/books", exist_ok=True)
         for name in ("FAILURES", "CONFIG", "SECURITY", "MODELS"):
             shutil.copy(f"{SOURCE}/docs/{name}.md", f"{self.home}/books")
-        [config] = [block for block in blocks("docs/TUTORIAL.md", "json") if '"train_steps"' in block]
+        [config] = [block for block in code_blocks("docs/TUTORIAL.md", "json") if '"train_steps"' in block]
         self.write("config.json", config)
 
     def sh(self, command, before=()):
         result = subprocess.run([*before, "bash", "-c", command], cwd=self.folder, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=bound_s(60),
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIME_BOUND_S,
                                 check=False, env=self.environment)
         self.assertEqual(result.returncode, 0, f"{command}\n{result.stdout}")
         return result.stdout
@@ -111,7 +103,7 @@ class Tutorial(unittest.TestCase):
     def is_run_elsewhere(self, command):
         for pattern, test, part in ELSEWHERE:
             if re.fullmatch(pattern, command):
-                self.assertIn(part, text_of(test))
+                self.assertIn(part, read(test))
                 return True
         return False
 
@@ -121,7 +113,7 @@ class Tutorial(unittest.TestCase):
         shutil.copytree(trained, f"{self.folder}/{MODEL}")
         save_tokenizer(f"{self.folder}/{MODEL}")
         self.write(f"{MODEL}/chat_template.jinja", "<|im_start|>You are Qwen, created by Alibaba Cloud.")
-        [sample] = re.findall(r'^\{"prompt".*\}$', text_of("docs/TUTORIAL.md"), re.MULTILINE)
+        [sample] = re.findall(r'^\{"prompt".*\}$', read("docs/TUTORIAL.md"), re.MULTILINE)
         self.assertEqual(set(json.loads(sample)), {"prompt", "completion"})
         self.write("chats.jsonl", f"{sample}\n" + "".join(
             json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(20)))
@@ -159,7 +151,7 @@ class Tutorial(unittest.TestCase):
 
     def test_commands_of_the_tutorial(self):
         ran = []
-        for command in commands_of("".join(blocks("docs/TUTORIAL.md", "bash"))):
+        for command in commands_of("".join(code_blocks("docs/TUTORIAL.md", "bash"))):
             if "--install" in command or command.startswith("export ") or is_on_two_hosts(command):
                 continue
             if not self.is_run_elsewhere(command):
@@ -172,13 +164,13 @@ class Tutorial(unittest.TestCase):
                     "runs/books/metrics/rank-1.jsonl", "tuned/config.json", "tuned/*.safetensors",
                     "tuned/tokenizer.json", "runs/traced/trace/rank-0.json", "runs/micro-4/metrics/rank-0.jsonl")
         self.assertEqual(os.stat(f"{self.folder}/token").st_mode & 0o77, 0)
-        for command in re.findall(r"`(dtrain [^`]+)`", text_of("docs/TUTORIAL.md")):
+        for command in re.findall(r"`(dtrain [^`]+)`", read("docs/TUTORIAL.md")):
             if "--measure" not in command and not self.is_run_elsewhere(command) and not any(
                     each.startswith(command) for each in ran):
                 self.run_named_command(command)
 
     def test_values_that_the_tutorial_sets_are_accepted(self):
-        found = re.findall(r"`[^`\n]*?(--set [^`\n]*)`", text_of("docs/TUTORIAL.md"))
+        found = re.findall(r"`[^`\n]*?(--set [^`\n]*)`", read("docs/TUTORIAL.md"))
         found = [span for span in found if "KEY=VALUE" not in span]
         self.assertGreaterEqual(len(found), 8)
         for span in found:
@@ -188,18 +180,17 @@ class Tutorial(unittest.TestCase):
 
     @unittest.skipIf(WHY_NOT, f"LOUD SKIP: no hosts with sshd here: {WHY_NOT}")
     def test_commands_for_two_hosts(self):
-        commands = commands_of("".join(blocks("docs/TUTORIAL.md", "bash")))
+        commands = commands_of("".join(code_blocks("docs/TUTORIAL.md", "bash")))
         prepare = next(command for command in commands if command.startswith("dtrain data prepare"))
         [over_ssh, *by_hand] = [command for command in commands if is_on_two_hosts(command)]
         self.assertEqual(len(by_hand), 2)
         self.sh(prepare)
         self.sh(next(command for command in commands if command.startswith("(umask")))
-        [listed] = re.findall(r"^```\n(node0 slots=.*?)^```", text_of("docs/TUTORIAL.md"), re.MULTILINE | re.DOTALL)
+        [listed] = re.findall(r"^```\n(node0 slots=.*?)^```", read("docs/TUTORIAL.md"), re.MULTILINE | re.DOTALL)
         names = dict(zip(("node0", "node1"), ssh_hosts.NAMES))
         self.write("hosts", re.sub(r"node\d", lambda found: names[found[0]], listed).replace("slots=4", "slots=1"))
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        [measure] = re.findall(r"`(dtrain launch [^`]+ --measure)[^`]*`", text_of("docs/TUTORIAL.md"))
+        port = free_port()
+        [measure] = re.findall(r"`(dtrain launch [^`]+ --measure)[^`]*`", read("docs/TUTORIAL.md"))
         with links.Link() as link, ssh_hosts.SshHosts(link) as hosts:
             over_ssh, measure = (
                 command.replace("dtrain launch", f"dtrain launch --launcher-args '{hosts.ssh_options}'", 1)
@@ -221,7 +212,7 @@ class Tutorial(unittest.TestCase):
         said = []
         for process in running:
             self.addCleanup(process.kill)
-            said.append(process.communicate(timeout=bound_s(60))[0])
+            said.append(process.communicate(timeout=TIME_BOUND_S)[0])
         self.assertEqual([process.returncode for process in running], [0] * len(running), "\n".join(said))
         self.assertIn("2 ranks on 2 nodes", said[0])
         self.exists(f"runs/{name}/checkpoints/step-*/MANIFEST.json", f"runs/{name}/metrics/rank-1.jsonl")
@@ -233,8 +224,8 @@ class Tutorial(unittest.TestCase):
         self.write("text.jsonl.zst", "".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(40)))
         self.write("chats.jsonl", "".join(
             json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(20)))
-        indented = "".join(re.findall(r"^    (dtrain .*\n(?:     .*\n)*)", text_of("docs/DATA.md"), re.MULTILINE))
-        commands = commands_of(indented + "".join(blocks("docs/DATA.md", "bash")))
+        indented = "".join(re.findall(r"^    (dtrain .*\n(?:     .*\n)*)", read("docs/DATA.md"), re.MULTILINE))
+        commands = commands_of(indented + "".join(code_blocks("docs/DATA.md", "bash")))
         self.assertGreaterEqual(len(commands), 3)
         shown = ""
         for command in commands:

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 import zipfile
 
@@ -117,15 +116,13 @@ class Wheel(unittest.TestCase):
         doctor = run(self, [f"{self.venv}/bin/dtrain", "doctor"], expect=None)
         self.assertRegex(doctor, r"LibTorch.*2\.\d+\.\d+.* in ")
 
-    def test_it_trains_from_an_empty_folder_within_two_minutes(self):
+    def test_it_trains_from_an_empty_folder(self):
         empty = f"{self.folder}/empty"
         os.mkdir(empty)
-        start = time.monotonic()
         sets = ["train_steps=12", "eval_interval=0", "sample.bytes=0", "data.sequence_length=64",
                 "model.num_hidden_layers=2"]  # A smaller model and shorter samples than the default.
         output = run(self, [f"{self.venv}/bin/dtrain", "train",
                             *(word for value in sets for word in ("--set", value))], cwd=empty)
-        self.assertLess(time.monotonic() - start, 120)
         [records] = glob.glob(f"{empty}/**/metrics/rank-0.jsonl", recursive=True)
         found = losses(os.path.dirname(os.path.dirname(records)))
         self.assertEqual(len(found), 12, output)

@@ -1,21 +1,15 @@
 """Boots guests with soft-RoCE: one alone, or two as two hosts with a link between them."""
 import os
 import shutil
-import socket
 import tempfile
 import time
 
 import guest
+from ports import free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LISTENING = "0A"
 LISTENER_BOUND_S = 120  # qemu listens before it boots a guest. Generous, for a busy machine.
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def is_listening(port):

@@ -206,8 +206,10 @@ Cluster::~Cluster() {
   }
 }
 
-absl::Status Cluster::Await(const std::string& key) {
-  return store_->Get("announce/" + key, deadline_).status();
+absl::Status Cluster::Await(const std::string& key) { return Result("announce/" + key).status(); }
+
+absl::StatusOr<std::string> Cluster::Result(const std::string& key) {
+  return store_->Get(key, deadline_);
 }
 
 void Cluster::Kill(int rank) { DT_CHECK_EQ(kill(pid(rank), SIGKILL), 0); }

@@ -53,7 +53,7 @@ struct ClusterOptions {
   int size = 2;
   RankKind kind = RankKind::kProcess;
   // Limit from Start to the end of Join; then the remaining ranks are killed.
-  absl::Duration time_bound = absl::Seconds(60);
+  absl::Duration time_bound = absl::Seconds(100);
 };
 
 struct RankResult {
@@ -75,6 +75,8 @@ class Cluster {
 
   // Waits until a rank has announced `key`.
   absl::Status Await(const std::string& key);
+  // What a rank sets as the value of `key`, for which this waits as long as the ranks may run.
+  absl::StatusOr<std::string> Result(const std::string& key);
   comm::Store& store() { return *store_; }
   pid_t pid(int rank) const { return ranks_.at(static_cast<size_t>(rank))->pid; }
 

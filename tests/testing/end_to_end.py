@@ -16,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-from processes import cpu_ticks, listening, marked_processes, pending_signals, segments_of
+from processes import cpu_ticks, is_asleep, listening, marked_processes, pending_signals, segments_of
 from time_bounds import bound_s
 
 BIN = os.environ["DTRAIN_BIN"]
@@ -105,6 +105,14 @@ class EndToEnd(unittest.TestCase):
                 os.kill(pid, signal.SIGKILL)
         self.assertEqual(left, [], "left behind")
 
+    def token(self):
+        """A file with a job's key, for nodes that are started apart."""
+        path = f"{self.folder}/token"
+        if not os.path.exists(path):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as file:
+                file.write("5a" * 32)
+        return path
+
     @classmethod
     def write_config(cls, name="config.json", **changes):
         config = json.loads(json.dumps(SMALL))
@@ -165,11 +173,11 @@ class EndToEnd(unittest.TestCase):
         self.fail(f"nothing listens at port {port}:\n{process.communicate()[0]}")
 
     def await_rest(self, process):
-        """Waits until a program uses no CPU time, so that it only waits."""
+        """Waits until a program uses no CPU time and wants none, so that it only waits."""
         end, seen, same = time.monotonic() + TIME_BOUND_S, None, 0
         while same < 10 and time.monotonic() < end and process.poll() is None:
             ticks = cpu_ticks(process.pid)
-            seen, same = ticks, same + 1 if ticks == seen else 0
+            seen, same = ticks, same + 1 if ticks == seen and is_asleep(process.pid) else 0
             time.sleep(0.02)
         self.assertEqual(same, 10, "it is never at rest")
 

@@ -3,11 +3,14 @@
 // --gtest_filter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace dtrain::testing {
 namespace {
@@ -15,6 +18,32 @@ namespace {
 constexpr int kUsageError = 64;
 
 std::string_view NameOf(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// A folder of this process alone for ::testing::TempDir, where the environment names none: tests
+// run beside each other, and some of their files have fixed names. A death test's process, which
+// runs this program again, finds the name in its environment and leaves the folder to its parent.
+class OwnTempDir {
+ public:
+  OwnTempDir() {
+    std::error_code error;
+    std::string pattern = std::filesystem::temp_directory_path(error) / "dtrain-tests-XXXXXX";
+    if (!error && getenv("TEST_TMPDIR") == nullptr && mkdtemp(pattern.data()) != nullptr) {
+      path_ = pattern;
+      setenv("TEST_TMPDIR", path_.c_str(), 1);
+    }
+  }
+  ~OwnTempDir() {
+    std::error_code ignored;
+    if (!path_.empty()) {
+      std::filesystem::remove_all(path_, ignored);
+    }
+  }
+  OwnTempDir(const OwnTempDir&) = delete;
+  OwnTempDir& operator=(const OwnTempDir&) = delete;
+
+ private:
+  std::string path_;
+};
 
 // The filter that selects the tests in `files`, and those of `files` that have tests in this
 // program.
@@ -67,6 +96,7 @@ int Main(int argc, char** argv) {
     }
     ::testing::GTEST_FLAG(filter) = std::move(chosen.filter);
   }
+  const OwnTempDir folder;
   return RUN_ALL_TESTS();
 }
 

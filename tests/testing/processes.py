@@ -1,4 +1,5 @@
 """Facts about processes of this host, read from /proc, for tests that check what is left behind."""
+import glob
 import os
 
 LISTENING = "0A"
@@ -74,6 +75,18 @@ def cpu_ticks(pid):
         return int(fields[11]) + int(fields[12])
     except OSError:
         return None
+
+
+def is_asleep(pid):
+    """Whether every thread of the process waits for something else than a CPU or a disk."""
+    for path in glob.glob(f"/proc/{pid}/task/*/stat"):
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] != "S":
+                    return False
+        except OSError:  # The thread has ended.
+            pass
+    return True
 
 
 def pending_signals(pid):

@@ -6,13 +6,13 @@ import http.server
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
+from ports import free_port, free_ports
 from time_bounds import bound_s
 
 BUCKET = "checkpoints"
@@ -20,15 +20,6 @@ ACCESS_KEY, SECRET_KEY = "AKIADTRAINTESTWRITER", "canary/secret+of/the/writer"
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>"
 OTHER_REGION = (b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>The region is wrong.</Message>"
                 b"<Region>eu-west-1</Region></Error>")
-
-
-def free_ports(count):
-    """As many different ports at which nothing listens now."""
-    with contextlib.ExitStack() as stack:
-        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for holder in holders:
-            holder.bind(("127.0.0.1", 0))
-        return [holder.getsockname()[1] for holder in holders]
 
 
 def environment(endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY):
@@ -61,7 +52,7 @@ class Server:
     def __init__(self, kind):
         # Not below a test's own folder, because names of sockets are at most 107 characters long.
         self.folder = tempfile.TemporaryDirectory(prefix="dtrain-s3-", ignore_cleanup_errors=True)
-        [self.port] = free_ports(1)
+        self.port = free_port()
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         if kind == "seaweed":
             command = seaweed_command(self.folder.name, self.port)
@@ -88,7 +79,7 @@ class Server:
 
     def _make_bucket(self, log):
         from botocore.exceptions import BotoCoreError, ClientError
-        client, end = self.client(), time.monotonic() + bound_s(60)
+        client, end = self.client(), time.monotonic() + bound_s(120)
         while True:
             try:
                 client.create_bucket(Bucket=BUCKET)

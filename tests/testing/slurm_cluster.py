@@ -9,11 +9,12 @@ import subprocess
 import tempfile
 import time
 
+from ports import free_ports_in_a_row
 from time_bounds import bound_s
 
 DAEMONS = {"munged": "/usr/sbin/munged", "slurmctld": "/usr/sbin/slurmctld",
            "slurmd": "/usr/sbin/slurmd", "mungekey": "/usr/sbin/mungekey", "srun": "/usr/bin/srun"}
-READY_S = bound_s(60)
+READY_S = bound_s(120)
 
 # The nodes' names are addresses, so that they resolve without /etc/hosts: ranks meet at the first node of
 # a step's list. A requeued job waits until its credentials have expired, two minutes by default.
@@ -51,23 +52,6 @@ SwitchName=spine Switches=leaf[1-2]
 NODES = ("127.0.0.1", "127.0.0.2")
 
 
-def free_ports(count):
-    """The first of `count` consecutive free ports."""
-    while True:
-        first = random.randrange(30000, 32000)
-        held = []
-        try:
-            for port in range(first, first + count):
-                held.append(socket.socket())
-                held[-1].bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for one in held:
-                one.close()
-
-
 class Cluster:
     """munged, slurmctld and a slurmd for each node, none of them from init."""
 
@@ -76,7 +60,7 @@ class Cluster:
         os.chmod(self.folder, 0o755)
         for name in ("state", *NODES):
             os.mkdir(f"{self.folder}/{name}")
-        port = free_ports(3)
+        port = free_ports_in_a_row(3)
         with open(f"{self.folder}/slurm.conf", "w", encoding="utf-8") as file:
             file.write(CONFIGURATION.format(
                 folder=self.folder, host=socket.gethostname().split(".")[0],
@@ -115,9 +99,7 @@ class Cluster:
         return True
 
     def states(self):
-        result = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], env=self.environment,
-                                capture_output=True, text=True, timeout=30, check=False)
-        return result.stdout.split()
+        return self.ask("sinfo", "-h", "-N", "-o", "%T").split()
 
     def logs(self):
         text = ""

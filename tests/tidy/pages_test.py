@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
+from pages import code_blocks, read
+
 SOURCE = os.environ["DTRAIN_SOURCE"]
 CMAKE = os.environ["DTRAIN_CMAKE"]
 PAGES = ["README.md", *sorted(os.path.relpath(path, SOURCE)
@@ -17,15 +19,6 @@ CURRENT_PAGES = [page for page in PAGES if not page.startswith("docs/notes/")]
 FREE_SECTIONS = {"model", "finetune", "sample"}  # Programs define their keys.
 LAUNCH_ALIASES = {"--num-gpus", "--num-nodes"}   # DeepSpeed's names, which the launcher maps.
 NAMED_FILE = re.compile(r"`([^`\s]*/[^`\s]*\.(?:h|cc|cu|py|md))`")
-
-
-def read(path):
-    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-        return file.read()
-
-
-def code_blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL)
 
 
 def anchors(page):

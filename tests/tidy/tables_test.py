@@ -72,8 +72,8 @@ class Environment(unittest.TestCase):
     READERS = ("base/job_env.cc", "base/job_env.h", "launcher/rank_plan.cc",
                "launcher/commands/env_command.cc", "runtime/plan/nccl_variables.cc",
                "comm/nccl/nccl_environment.cc")
-    # Values and a prefix in those files, and one of PET_*.
-    NO_VARIABLE = {"PCI_BUS_ID", "MPICH", "PMI", "DTRAIN_*", "PET_NNODES"}
+    # Values and a prefix in those files, one of PET_*, and GoogleTest's own.
+    NO_VARIABLE = {"PCI_BUS_ID", "MPICH", "PMI", "DTRAIN_*", "PET_NNODES", "TEST_TMPDIR"}
     CALLS = (r"\b(?:secure_getenv|getenv|setenv|unsetenv|FromEnvironment)\(\s*\"({0})\"",
              r"\benvironment_?\.(?:find|count|at|contains)\(\s*\"({0})\"",
              r"\bLookup\(environment_?,\s*\"({0})\"",

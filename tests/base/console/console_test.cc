@@ -229,6 +229,7 @@ TEST_F(ConsoleTest, WaitsOnForItsReaderWhenASignalArrives) {
   while (write(write_.get(), filler.data(), filler.size()) > 0) {
   }
   full_pipe = read_.get();
+  alarms = 0;
   struct sigaction handled {};
   struct sigaction before {};
   handled.sa_handler = OnAlarm;

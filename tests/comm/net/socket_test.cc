@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/testing/ports.h"
+
 namespace dtrain::comm::socket_test {
 namespace {
 
@@ -163,11 +165,8 @@ TEST_P(Connected, WriteToAGonePeerIsAnErrorAndNoSignal) {
 }
 
 TEST(Connect, NamesThePeerAndTheCause) {
-  Endpoint nobody;
-  {
-    const UniqueFd listener = Listen({"127.0.0.1", 0}).value();
-    nobody = LocalEndpoint(listener.get());
-  }
+  const UniqueFd bound = test_ports::BindLoopback(0);
+  const Endpoint nobody = LocalEndpoint(bound.get());
   const auto once = Connect(nobody, Soon(), {.retry_refused = false});
   EXPECT_EQ(once.status().code(), absl::StatusCode::kUnavailable) << once.status();
   const auto fd = Connect(nobody, Deadline::After(absl::Milliseconds(100)));
@@ -177,12 +176,11 @@ TEST(Connect, NamesThePeerAndTheCause) {
 }
 
 TEST(Connect, WaitsForAServerThatStartsLater) {
-  UniqueFd listener = Listen({"127.0.0.1", 0}).value();
-  const Endpoint where = LocalEndpoint(listener.get());
-  listener.reset();
+  const UniqueFd server = test_ports::BindLoopback(0);
+  const Endpoint where = LocalEndpoint(server.get());
   absl::Status connected = absl::UnknownError("not yet");
   std::thread client([&] { connected = Connect(where, Soon()).status(); });
-  listener = Listen(where).value();
+  EXPECT_EQ(::listen(server.get(), 1), 0);
   client.join();
   EXPECT_TRUE(connected.ok()) << connected;
 }

@@ -343,7 +343,7 @@ TEST(RdmaGroupTest, ADeviceThatIsTakenOutEndsTheWaitOnAllRanks) {
   EXPECT_THAT(Text(results[1]), HasSubstr("the RDMA device of port fake0/1 is gone"));
   EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnavailable) << results[0].status;
   EXPECT_THAT(Text(results[0]), HasSubstr("reported by rank 1"));
-  EXPECT_LT(results[1].duration, absl::Seconds(15));
+  EXPECT_LT(results[1].duration, absl::Seconds(25));
 }
 
 std::vector<RankResult> WaitWithEvents(const std::vector<DeviceEvent>& events) {
