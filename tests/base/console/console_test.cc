@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 
@@ -216,11 +217,13 @@ int full_pipe = -1;
 
 // Interrupts system calls that wait, and at the third time makes room in `full_pipe`.
 void OnAlarm(int /*signal*/) {
+  const int error = errno;  // Belongs to the code that the signal interrupts.
   std::array<char, 4096> buffer;
   if (++alarms == 3) {
     while (read(full_pipe, buffer.data(), buffer.size()) > 0) {
     }
   }
+  errno = error;
 }
 
 TEST_F(ConsoleTest, WaitsOnForItsReaderWhenASignalArrives) {
