@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <system_error>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -111,17 +110,13 @@ absl::Status NodeSession::CheckThatNoJobRunsThere() const {
     return absl::OkStatus();
   }
   const absl::StatusOr<std::vector<JobFacts>> jobs = RunningJobs(RegistryFolder(environment_));
-  std::error_code none;
-  const std::filesystem::path here = std::filesystem::weakly_canonical(run_dir_, none);
-  for (const JobFacts& job : jobs.ok() ? *jobs : std::vector<JobFacts>()) {
-    if (std::filesystem::weakly_canonical(job.run_dir, none) == here) {
-      return absl::UnavailableError(absl::StrFormat(
-          "a job of %s (process %d) already runs in run directory %s; wait for its end, stop it "
-          "by `dtrain stop %s`, or give this one a --run-dir of its own",
-          job.program, job.pid, run_dir_, run_dir_));
-    }
-  }
-  return absl::OkStatus();
+  const JobFacts* const job = jobs.ok() ? JobIn(run_dir_, *jobs) : nullptr;
+  return job == nullptr
+             ? absl::OkStatus()
+             : absl::UnavailableError(absl::StrFormat(
+                   "a job of %s (process %d) already runs in run directory %s; wait for its end, "
+                   "stop it by `dtrain stop %s`, or give this one a --run-dir of its own",
+                   job->program, job->pid, run_dir_, run_dir_));
 }
 
 absl::Status NodeSession::TakeKey() {

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/restore/lineage.h"
@@ -16,12 +14,9 @@ namespace dtrain::checkpoint {
 absl::StatusOr<int> SegmentWorldSize(Storage& storage, const StepId& id) {
   DT_ASSIGN_OR_RETURN(const auto entries, storage.List(SegmentFolder(id)));
   for (const Storage::Entry& entry : entries) {
-    absl::string_view name = entry.name;
-    int world_size = 0;
-    if (const size_t of = name.find("-of-");
-        absl::ConsumeSuffix(&name, ".journal") && of != absl::string_view::npos &&
-        absl::SimpleAtoi(name.substr(of + 4), &world_size) && world_size > 0) {
-      return world_size;
+    const auto file = SegmentFile::FromPath(absl::StrCat(SegmentFolder(id), "/", entry.name));
+    if (file.has_value()) {
+      return file->world_size;
     }
   }
   return absl::NotFoundError(

@@ -76,7 +76,8 @@ std::optional<SegmentFile> SegmentFile::FromPath(const std::string& path) {
       absl::StrSplit(name, absl::MaxSplits("-of-", 1));
   SegmentFile file{.id = *id};
   const bool is_named = absl::SimpleAtoi(numbers.first, &file.rank) &&
-                        absl::SimpleAtoi(numbers.second, &file.world_size) &&
+                        absl::SimpleAtoi(numbers.second, &file.world_size) && file.rank >= 0 &&
+                        file.rank < file.world_size &&
                         SegmentPath(file.id, file.rank, file.world_size) == path;
   return is_named ? std::optional(file) : std::nullopt;
 }

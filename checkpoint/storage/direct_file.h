@@ -50,7 +50,7 @@ class DirectFile {
   };
   struct Slot {
     std::unique_ptr<std::byte, FreeBlock> block;
-    const std::byte* from = nullptr;  // What is written: the block, or memory that stays.
+    const std::byte* from = nullptr;  // Its bytes: the block, or memory that stays.
     uint64_t offset = 0;              // Its place in the file.
     size_t bytes = 0;                 // To be written.
     size_t written = 0;               // So many of them are written.

@@ -26,7 +26,7 @@ namespace dtrain::checkpoint {
 // The users who may read a file: its owner alone reads checkpoint state, everyone reads models.
 enum class Access { kOwner, kEveryone };  // Modes 0600 and 0644 where there are modes.
 
-// What AppendHeld does not copy begins at a multiple of it.
+// AppendHeld copies nothing that begins at a multiple of it.
 inline constexpr size_t kHeldAlignment = 4096;
 
 // A new file on which nothing relies yet. Dropping it without Finish leaves an unsynced file.

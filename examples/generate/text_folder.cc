@@ -55,7 +55,7 @@ const std::vector<std::pair<const char*, Json>>& OtherSettings() {
   return *settings;
 }
 
-// What a user may have meant by a path that is no folder of a model.
+// Tells a user whose path is no folder of a model what to give instead.
 absl::Status CheckModelFolder(const std::string& path) {
   if (!dtrain::FileExists(path + "/config.json")) {
     return absl::NotFoundError(

@@ -18,8 +18,8 @@ namespace dtrain::kernels {
 // (its bits + its place in the layout * kWeightPlaceFactor) * kWeightFactor, one xor the other, so
 // that changes of several weights cancel each other in a sum only by accident.
 struct WeightSums {
-  uint32_t before = 0;  // As they were when the update came.
-  uint32_t after = 0;   // As it has left them.
+  uint32_t before = 0;  // The weights that the update has found.
+  uint32_t after = 0;   // The weights that it has left.
   bool operator==(const WeightSums&) const = default;
 };
 inline constexpr uint32_t kWeightPlaceFactor = 0x9e3779b1;  // Primes of xxHash.

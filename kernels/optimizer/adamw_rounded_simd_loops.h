@@ -11,7 +11,7 @@
 namespace dtrain::kernels::DT_SIMD {
 namespace {
 
-// As RoundBf16 rounds and fp32 holds it; a NaN becomes quiet.
+// Rounds as RoundBf16 does and gives the value in fp32; a NaN becomes quiet.
 inline F32x16 RoundedToBf16(F32x16 x) {
   const U32x16 bits = Bits(x);
   const U32x16 odd = ShiftRight<16>(bits) & SetWord(1);

@@ -49,7 +49,7 @@ std::string TextIn(const std::string& path, const char* key) {
   return is_there && (*json)[key].is_string() ? (*json)[key].get<std::string>() : "";
 }
 
-// What Describe says of the mark; null: there is none.
+// The mark's entry in what Describe gave; null: there is none.
 Json MarkIn(const Json& description) {
   if (description.is_object() && description.contains("files")) {
     for (const Json& file : description["files"]) {

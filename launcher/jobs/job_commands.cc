@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -68,12 +67,8 @@ absl::StatusOr<JobFacts> FindJob(const std::string& run_dir, const Environment& 
                   [&](const JobFacts& job) { return job.run_dir == jobs.front().run_dir; })) {
     return jobs.front();
   }
-  std::error_code none;
-  const std::string wanted = std::filesystem::weakly_canonical(run_dir, none);
-  for (const JobFacts& job : jobs) {
-    if (!run_dir.empty() && std::filesystem::weakly_canonical(job.run_dir, none) == wanted) {
-      return job;
-    }
+  if (const JobFacts* const job = run_dir.empty() ? nullptr : JobIn(run_dir, jobs)) {
+    return *job;
   }
   const std::string running =
       jobs.empty() ? "no job of yours runs on this host"

@@ -139,4 +139,13 @@ absl::StatusOr<std::vector<JobFacts>> RunningJobs(const std::string& folder) {
   return jobs;
 }
 
+const JobFacts* JobIn(const std::string& run_dir, absl::Span<const JobFacts> jobs) {
+  std::error_code none;
+  const auto wanted = std::filesystem::weakly_canonical(run_dir, none);
+  const auto found = std::find_if(jobs.begin(), jobs.end(), [&](const JobFacts& job) {
+    return std::filesystem::weakly_canonical(job.run_dir, none) == wanted;
+  });
+  return found == jobs.end() ? nullptr : &*found;
+}
+
 }  // namespace dtrain::launcher

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/job_env.h"
 
 namespace dtrain::launcher {
@@ -51,6 +52,9 @@ class JobEntry {
 
 // The jobs whose agents live, the oldest first. Removes the files of others.
 absl::StatusOr<std::vector<JobFacts>> RunningJobs(const std::string& folder);
+
+// The one of `jobs` that runs in this directory, however it is written; null: none does.
+const JobFacts* JobIn(const std::string& run_dir, absl::Span<const JobFacts> jobs);
 
 // The start of the process `pid`; 0: there is none.
 int64_t ProcessStart(int pid);

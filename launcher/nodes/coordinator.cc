@@ -132,7 +132,7 @@ absl::Status Coordinator::ReadMessage(int64_t& next, std::vector<LobbyMessage>& 
   return absl::OkStatus();
 }
 
-// What an agent has posted lies in the store before its connection ends.
+// All that an agent posts lies in the store before its connection ends.
 absl::Status Coordinator::ReadRest(int64_t& next, std::vector<LobbyMessage>& messages) {
   for (int read = 0; read < kMessagesMax; ++read) {
     const std::vector<std::string> key = {comm::ListItemKey(kLobbyInbox, next)};

@@ -15,9 +15,9 @@
 
 namespace dtrain::launcher {
 
-// What a coordinator has read and noticed since it looked last. An agent's connection and its
-// messages tell of its end on two ways, which must not overtake each other: a report is posted
-// before the connection ends, and an agent that is started again joins behind that.
+// The messages and ends of connections that a coordinator has seen since its last look. Both tell
+// of an agent's end, and must not overtake each other: a report is posted before the connection
+// ends, and an agent that is started again joins behind that.
 struct LobbyNews {
   // In their order. They include all that the agents in `gone` have posted.
   std::vector<LobbyMessage> messages = {};

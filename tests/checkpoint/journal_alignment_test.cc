@@ -19,23 +19,7 @@ namespace {
 
 constexpr int64_t kElements = 3 << 20;
 constexpr int64_t kSteps = 4;
-
-std::vector<std::byte> GradientOf(int64_t elements) {
-  SplitMix64 random(static_cast<uint64_t>(elements));
-  std::vector<std::byte> data(static_cast<size_t>(elements) * 2);
-  for (std::byte& byte : data) {
-    byte = static_cast<std::byte>(random.Next());
-  }
-  return data;
-}
-
-SegmentHeader HeaderOf(int64_t elements) {
-  return {.job = "job",
-          .id = {1, 0},
-          .layout_hash = "0123456789abcdef",
-          .settings = {{"seed", 7}},
-          .ranges = {{0, elements}}};
-}
+constexpr StepId kId = {1, 0};
 
 // Texts of several lengths, some with states behind them.
 AfterStep AfterOf(int64_t step) {
@@ -43,81 +27,86 @@ AfterStep AfterOf(int64_t step) {
           .blobs = {{"rng.cpu", std::vector<std::byte>(static_cast<size_t>(step) * 7)}}};
 }
 
-void WriteSteps(Storage& storage, const SegmentHeader& header,
-                const std::vector<std::byte>& gradient) {
-  auto segment = SegmentWriter::Create(storage, header);
-  ASSERT_TRUE(segment.ok()) << segment.status();
-  for (int64_t step = 1; step <= kSteps; ++step) {
-    const AfterStep after = AfterOf(step);
-    ASSERT_TRUE((*segment)
-                    ->Append({.step = step,
-                              .end = {{"count", step}},
-                              .gradient = gradient,
-                              .after = step == 2 ? nullptr : &after})
-                    .ok());
-  }
-}
-
-// The places in the file at which the gradient begins.
-std::vector<size_t> PlacesOf(Storage& storage, const SegmentHeader& header,
-                             const std::vector<std::byte>& gradient) {
-  const auto text = ReadSmallFile(storage, SegmentPath(header.id, 0, 1), 1 << 26);
-  EXPECT_TRUE(text.ok()) << text.status();
-  const absl::string_view wanted(reinterpret_cast<const char*>(gradient.data()), gradient.size());
-  std::vector<size_t> places;
-  for (size_t at = text->find(wanted.data(), 0, wanted.size()); at != std::string::npos;
-       at = text->find(wanted.data(), at + 1, wanted.size())) {
-    places.push_back(at);
-  }
-  return places;
-}
-
-void ExpectRead(Storage& storage, const SegmentHeader& header,
-                const std::vector<std::byte>& gradient) {
-  const auto journal = Journal::Open(storage, header.id);
-  ASSERT_TRUE(journal.ok()) << journal.status();
-  ASSERT_EQ(journal->last(), kSteps);
-  for (int64_t step = 1; step <= kSteps; ++step) {
-    const SegmentReader& file = *journal->FilesOf(step)[0];
-    EXPECT_TRUE(file.Verify(step).ok());
-    EXPECT_EQ(file.ReadText(step)->end, (Json{{"count", step}}));
-    if (step != 2) {
-      EXPECT_EQ(file.ReadAfter(step)->state, AfterOf(step).state);
+class JournalAlignmentTest : public ::testing::Test {
+ protected:
+  // Journals steps whose gradient has so many elements of bf16; afterwards `places_` are the bytes
+  // of the file at which it begins.
+  void WriteSteps(int64_t elements) {
+    SplitMix64 random(static_cast<uint64_t>(elements));
+    gradient_.resize(static_cast<size_t>(elements) * 2);
+    for (std::byte& byte : gradient_) {
+      byte = static_cast<std::byte>(random.Next());
     }
-    std::vector<std::byte> all(gradient.size());
-    ASSERT_TRUE(file.ReadGradient(step, 0, absl::MakeSpan(all)).ok());
-    EXPECT_TRUE(all == gradient);
+    auto segment = SegmentWriter::Create(*storage_, {.job = "job",
+                                                     .id = kId,
+                                                     .layout_hash = "0123456789abcdef",
+                                                     .settings = {{"seed", 7}},
+                                                     .ranges = {{0, elements}}});
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      const AfterStep after = AfterOf(step);
+      ASSERT_TRUE((*segment)
+                      ->Append({.step = step,
+                                .end = {{"count", step}},
+                                .gradient = gradient_,
+                                .after = step == 2 ? nullptr : &after})
+                      .ok());
+    }
+    const std::string text = Text();
+    const absl::string_view wanted(reinterpret_cast<const char*>(gradient_.data()),
+                                   gradient_.size());
+    for (size_t at = text.find(wanted.data(), 0, wanted.size()); at != std::string::npos;
+         at = text.find(wanted.data(), at + 1, wanted.size())) {
+      places_.push_back(at);
+    }
+    ASSERT_EQ(places_.size(), static_cast<size_t>(kSteps));
   }
-}
 
-TEST(JournalAlignmentTest, ALargeGradientBeginsWhereItNeedNotBeCopied) {
-  MemoryFileSystem files;
-  const auto storage = MakePosixStorage(files);
-  const SegmentHeader header = HeaderOf(kElements);
-  const std::vector<std::byte> gradient = GradientOf(kElements);
-  WriteSteps(*storage, header, gradient);
-  const std::vector<size_t> places = PlacesOf(*storage, header, gradient);
-  EXPECT_EQ(places.size(), static_cast<size_t>(kSteps));
-  for (const size_t place : places) {
+  std::string Text() const {
+    const auto text = ReadSmallFile(*storage_, path_, 1 << 26);
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.value_or("");
+  }
+
+  void ExpectRead() {
+    const auto journal = Journal::Open(*storage_, kId);
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    ASSERT_EQ(journal->last(), kSteps);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      const SegmentReader& file = *journal->FilesOf(step)[0];
+      EXPECT_TRUE(file.Verify(step).ok());
+      EXPECT_EQ(file.ReadText(step)->end, (Json{{"count", step}}));
+      if (step != 2) {
+        EXPECT_EQ(file.ReadAfter(step)->state, AfterOf(step).state);
+      }
+      std::vector<std::byte> all(gradient_.size());
+      ASSERT_TRUE(file.ReadGradient(step, 0, absl::MakeSpan(all)).ok());
+      EXPECT_TRUE(all == gradient_);
+    }
+  }
+
+  MemoryFileSystem files_;
+  const std::unique_ptr<Storage> storage_ = MakePosixStorage(files_);
+  const std::string path_ = SegmentPath(kId, 0, 1);
+  std::vector<std::byte> gradient_;
+  std::vector<size_t> places_;
+};
+
+TEST_F(JournalAlignmentTest, ALargeGradientBeginsWhereItNeedNotBeCopied) {
+  WriteSteps(kElements);
+  for (const size_t place : places_) {
     EXPECT_EQ(place % kHeldAlignment, 0U);
   }
-  ExpectRead(*storage, header, gradient);
+  ExpectRead();
 }
 
 // The room of a step is reserved before its bytes are written, in any order. After a crash zeros
 // may stand in place of some of them, and none of such a step counts.
-TEST(JournalAlignmentTest, AStepOfWhichACrashHasLeftZerosDoesNotCount) {
-  MemoryFileSystem files;
-  const auto storage = MakePosixStorage(files);
-  const SegmentHeader header = HeaderOf(kElements);
-  const std::vector<std::byte> gradient = GradientOf(kElements);
-  WriteSteps(*storage, header, gradient);
-  const std::vector<size_t> places = PlacesOf(*storage, header, gradient);
-  ASSERT_EQ(places.size(), static_cast<size_t>(kSteps));
-  const std::string path = SegmentPath(header.id, 0, 1);
-  const std::string whole = *ReadSmallFile(*storage, path, 1 << 26);
-  const size_t record = places[kSteps - 2] + gradient.size();  // Of the last step.
-  const size_t last = places[kSteps - 1];
+TEST_F(JournalAlignmentTest, AStepOfWhichACrashHasLeftZerosDoesNotCount) {
+  ASSERT_NO_FATAL_FAILURE(WriteSteps(kElements));
+  const std::string whole = Text();
+  const size_t record = places_[kSteps - 2] + gradient_.size();  // The last step's.
+  const size_t last = places_[kSteps - 1];
   const std::pair<size_t, size_t> zeros[] = {{record, whole.size()},
                                              {last, whole.size()},
                                              {record, last},
@@ -127,27 +116,21 @@ TEST(JournalAlignmentTest, AStepOfWhichACrashHasLeftZerosDoesNotCount) {
     SCOPED_TRACE(begin);
     std::string left = whole;
     left.replace(begin, end - begin, end - begin, '\0');
-    ASSERT_TRUE(storage->Replace(path, left).ok());
-    const auto journal = Journal::Open(*storage, header.id);
+    ASSERT_TRUE(storage_->Replace(path_, left).ok());
+    const auto journal = Journal::Open(*storage_, kId);
     ASSERT_TRUE(journal.ok()) << journal.status();
     EXPECT_EQ(journal->Verify(0, 1), kSteps - 1);
   }
 }
 
-TEST(JournalAlignmentTest, ASmallGradientTakesNoMoreRoomForIt) {
-  MemoryFileSystem files;
-  const auto storage = MakePosixStorage(files);
-  const SegmentHeader header = HeaderOf(1000);
-  const std::vector<std::byte> gradient = GradientOf(1000);
-  WriteSteps(*storage, header, gradient);
-  const std::vector<size_t> places = PlacesOf(*storage, header, gradient);
-  ASSERT_EQ(places.size(), static_cast<size_t>(kSteps));
+TEST_F(JournalAlignmentTest, ASmallGradientTakesNoMoreRoomForIt) {
+  ASSERT_NO_FATAL_FAILURE(WriteSteps(1000));
   // Between two gradients stand the second record's text and states, which have these lengths.
-  for (size_t i = 1; i < places.size(); ++i) {
+  for (size_t i = 1; i < places_.size(); ++i) {
     const size_t states = i == 1 ? 0 : (i + 1) * (1111 + 7);
-    EXPECT_LT(places[i] - places[i - 1] - gradient.size(), states + 300);
+    EXPECT_LT(places_[i] - places_[i - 1] - gradient_.size(), states + 300);
   }
-  ExpectRead(*storage, header, gradient);
+  ExpectRead();
 }
 
 }  // namespace

@@ -279,17 +279,18 @@ TEST_F(SupervisorTest, ARankThatFailedBeforeAPeerWasFoundLostIsTheCauseAndTheOth
   EXPECT_EQ(peers.published(), (std::vector<int>{64, 0}));
 }
 
-// The store of node 0 closes behind the news that its ranks have ended, and both come at once.
+// The store of node 0 closes behind the news that its ranks have ended. A supervisor's third look
+// finds the store closed, and the news at `turn` of its looks for orders.
 class EndsWell final : public Peers {
  public:
+  explicit EndsWell(int turn) : news_(turn) {}
   int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     if (turn_++ == 0) {
       AwaitAnEnd();
-      return {};
     }
-    return turn_ == 3 ? std::vector<Order>{Order{.kind = Order::Kind::kEnded, .node = 1}}
-                      : std::vector<Order>{};
+    return turn_ == news_ ? std::vector<Order>{Order{.kind = Order::Kind::kEnded, .node = 1}}
+                          : std::vector<Order>{};
   }
   absl::Status health() const override {
     return turn_ < 3 ? absl::OkStatus() : absl::UnavailableError("node 0 is lost");
@@ -299,40 +300,20 @@ class EndsWell final : public Peers {
 
  private:
   UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
+  const int news_;
   int turn_ = 0;
 };
 
 TEST_F(SupervisorTest, AStoreThatClosesWhenAllRanksHaveEndedIsNoLoss) {
-  EndsWell peers;
+  EndsWell peers(/*turn=*/3);
   const AttemptResult result = Run({"-c", "exit 0"}, 2, peers);
   EXPECT_TRUE(result.error.ok()) << result.error;
   EXPECT_EQ(ExitCodeOf(result), 0);
 }
 
-// The news of the last end and the loss arrive while a supervisor looks: its look sees the loss.
-class EndsWellDuringTheLook final : public Peers {
- public:
-  int poll_fd() const override { return event_.get(); }
-  std::vector<Order> Take() override {
-    if (turn_++ == 0) {
-      AwaitAnEnd();
-    }
-    return turn_ == 4 ? std::vector<Order>{Order{.kind = Order::Kind::kEnded, .node = 1}}
-                      : std::vector<Order>{};
-  }
-  absl::Status health() const override {
-    return turn_ < 3 ? absl::OkStatus() : absl::UnavailableError("node 0 is lost");
-  }
-  void Publish(Order) override {}
-  int nodes() const override { return 2; }
-
- private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
-  int turn_ = 0;
-};
-
+// Both arrive while a supervisor looks: its look for orders misses the news, and sees the loss.
 TEST_F(SupervisorTest, AnOrderThatArrivedAheadOfALossCounts) {
-  EndsWellDuringTheLook peers;
+  EndsWell peers(/*turn=*/4);
   const AttemptResult result = Run({"-c", "exit 0"}, 2, peers);
   EXPECT_TRUE(result.error.ok()) << result.error;
   EXPECT_EQ(ExitCodeOf(result), 0);

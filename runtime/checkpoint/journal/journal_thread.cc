@@ -56,7 +56,7 @@ void JournalThread::Write(const Step& step) {
   }
   double seconds = 0;
   const uint64_t bytes = segment_->bytes();
-  // What an exception has cut off ends the segment too: no later record would be found behind it.
+  // A record that an exception has cut off ends the segment: none would be found behind it.
   const absl::Status written = CallSafely([] { return "in the step journal's thread"; },
                                           [&] { return Append(step, seconds); });
   const std::lock_guard lock(mutex_);

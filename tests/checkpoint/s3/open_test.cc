@@ -12,6 +12,7 @@
 #include "tests/checkpoint/s3/fault_proxy.h"
 #include "tests/checkpoint/s3/s3_server.h"
 #include "tests/testing/ports.h"
+#include "tests/testing/shortest.h"
 
 namespace dtrain::checkpoint::s3::open_test {
 namespace {
@@ -34,15 +35,14 @@ class MovedClock final : public Clock {
 
 class OpenTest : public ::testing::Test {
  protected:
-  // The end of `start`. A busy machine may hold up one of them, but hardly each of ten.
+  // The end of `start`, which comes so soon.
   static absl::Status WithinASecond(const std::function<absl::Status()>& start) {
     absl::Status status;
-    absl::Duration shortest = absl::InfiniteDuration();
-    for (int i = 0; i < 10 && shortest >= absl::Seconds(1); ++i) {
+    const absl::Duration shortest = testing::ShortestOf(10, absl::Seconds(1), [&] {
       const int64_t begin = Clock::Real().MonotonicNanos();
       status = start();
-      shortest = std::min(shortest, absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin));
-    }
+      return absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin);
+    });
     EXPECT_LT(shortest, absl::Seconds(1)) << status;
     return status;
   }

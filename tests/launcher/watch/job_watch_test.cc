@@ -164,6 +164,14 @@ class OneRankTest : public JobWatchTest {
     hang_ = watch_.Look(now_);
     return static_cast<double>(now_ - moved_) / kSecond;
   }
+  // Seconds from the last progress to the look that finds a hang, or more than 10.
+  double UntilHang() {
+    double at = 0;
+    while (!hang_.has_value() && at < 10) {
+      at = NextLook();
+    }
+    return at;
+  }
   JobWatch watch_{{.host = "host-a"}, nullptr, *reporter_};
   std::optional<RankEnd> hang_;
   int64_t moved_ = 0;
@@ -187,10 +195,7 @@ TEST_F(OneRankTest, ALookComesWhenTheLimitPasses) {
 TEST_F(OneRankTest, AStoppedProcessIsNamedWithinItsLimit) {
   const StoppedChild child;
   Train(child.pid());
-  double at = 0;
-  while (!hang_.has_value() && at < 10) {
-    at = NextLook();
-  }
+  const double at = UntilHang();
   EXPECT_GT(at, 0.95);
   EXPECT_LE(at, 0.952);
 }
@@ -203,10 +208,7 @@ TEST_F(OneRankTest, AProcessThatGoesOnJustBeforeTheVerdictHasItsWholeLimit) {
     at = NextLook();
   }
   child.GoOn();
-  while (!hang_.has_value() && at < 10) {
-    at = NextLook();
-  }
-  EXPECT_GT(at, 1);
+  EXPECT_GT(UntilHang(), 1);
 }
 
 TEST_F(JobWatchTest, WhatANodeSaidLongAgoAndOfAnotherAttemptIsNoBasis) {

@@ -43,7 +43,7 @@ constexpr Script kScripts[] = {
 // All code points that are no members, but for surrogates, which no text has.
 std::string Others(absl::FunctionRef<bool(uint32_t)> is_member) {
   std::string ranges;
-  uint32_t begin = kCodePointsEnd;  // Of the range that is open.
+  uint32_t begin = kCodePointsEnd;  // The open range begins here; the end: none is open.
   for (uint32_t c = 0; c <= kCodePointsEnd; ++c) {
     const bool is_surrogate = c >= 0xd800 && c < 0xe000;
     if (c < kCodePointsEnd && !is_surrogate && !is_member(c)) {

@@ -256,6 +256,18 @@ TEST_F(RemoteStoreTest, AnAddressWithoutAStoreIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("only a training reads files at addresses"));
 }
 
+// The end of a read during which the store is cancelled.
+absl::Status CancelledRead(plan::DataStore& store, const TokenCorpus& corpus) {
+  absl::Status status;
+  std::thread reader([&] {
+    std::vector<int64_t> window(101);
+    status = corpus.Read({0, 15000, 0}, 100, 0, window.data());
+  });
+  store.Cancel();
+  reader.join();
+  return status;
+}
+
 TEST_F(RemoteStoreTest, ACancelledStoreEndsAReadThatWaits) {
   Put("slow.bin", TokensFrom(0, kTokens));
   const plan::CorpusPart part{{Url("slow.bin")}, 1};
@@ -264,13 +276,7 @@ TEST_F(RemoteStoreTest, ACancelledStoreEndsAReadThatWaits) {
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   store->StartReading();
   server_->SetRuns(false);
-  absl::Status status;
-  std::thread reader([&] {
-    std::vector<int64_t> window(101);
-    status = corpus->Read({0, 15000, 0}, 100, 0, window.data());
-  });
-  store->Cancel();
-  reader.join();
+  const absl::Status status = CancelledRead(*store, *corpus);
   server_->SetRuns(true);
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
 }
@@ -302,13 +308,7 @@ TEST_F(RemoteStoreTest, ACancelledStoreLeavesBlocksToOtherProcesses) {
   const std::vector<UniqueFd> held = HoldAllLocks(cache_.path() + "/cache");
   const Deadline soon = Deadline::After(absl::Seconds(10));  // Half of what a lock is waited for.
   static_cast<void>(corpus->WillRead({0, 5000, 0}, 100));
-  absl::Status status;
-  std::thread reader([&] {
-    std::vector<int64_t> window(101);
-    status = corpus->Read({0, 15000, 0}, 100, 0, window.data());
-  });
-  store->Cancel();
-  reader.join();
+  const absl::Status status = CancelledRead(*store, *corpus);
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
   EXPECT_FALSE(soon.Expired());
 }
