@@ -25,6 +25,11 @@ std::string MessageLine(const std::exception& error) {
   return std::string(absl::StripTrailingAsciiWhitespace(text.substr(0, text.find('\n'))));
 }
 
+// LibTorch's allocator on the host throws a c10::Error where the standard library throws a bad_alloc.
+bool LacksHostMemory(const std::string& line) {
+  return absl::StrContains(line, "DefaultCPUAllocator: can't allocate memory");
+}
+
 void LogBacktrace(const char* where, const std::exception& error) {
   const auto* const torch = dynamic_cast<const c10::Error*>(&error);
   if (torch != nullptr && torch->backtrace() != nullptr) {
@@ -50,7 +55,8 @@ absl::Status FromException(const char* where, const std::exception& error,
     return Annotate(*limit, where);
   }
   std::string line = absl::StrCat(where, ": ", MessageLine(error));
-  if (absl::StrContains(line, "can't allocate memory")) {  // LibTorch's allocator on the host.
+  const bool lacks_memory = LacksHostMemory(line);
+  if (lacks_memory) {
     absl::StrAppend(&line, LimitsBehind(ENOMEM));
   }
   if (!known.empty()) {
@@ -60,7 +66,7 @@ absl::Status FromException(const char* where, const std::exception& error,
       !absl::StrContains(known, env::kBacktrace)) {
     absl::StrAppend(&line, "; ", env::kBacktrace, "=1 logs a backtrace");
   }
-  return absl::InvalidArgumentError(line);
+  return lacks_memory ? absl::ResourceExhaustedError(line) : absl::InvalidArgumentError(line);
 }
 
 absl::Status CallSafely(absl::FunctionRef<std::string()> where,
