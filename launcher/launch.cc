@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/text/text.h"
 #include "launcher/bind_node.h"
 #include "launcher/cluster/slurm_step.h"
 #include "launcher/elastic_launch.h"
@@ -34,8 +35,10 @@ void SayPlace(const LaunchOptions& options) {
   }
 }
 
+// One line, whatever the values of flags hold.
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "dtrain launch: %s\n", std::string(status.message()).c_str());
+  const std::string line = Printable(std::string(status.message()));
+  std::fprintf(stderr, "dtrain launch: %s\n", line.c_str());
   return ExitCodeFor(status);
 }
 

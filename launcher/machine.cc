@@ -8,10 +8,15 @@
 #include <string>
 #include <system_error>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/status.h"
 #include "base/system/cgroup.h"
 #include "comm/net/socket.h"
+#include "launcher/hosts/hostfile.h"
 
 namespace dtrain::launcher {
 
@@ -41,6 +46,30 @@ std::string HostName() {
 int FreePort(const std::string& host) {
   const auto listener = comm::Listen({host, 0});
   return listener.ok() ? comm::LocalEndpoint(listener->get()).port : 0;
+}
+
+std::string DescribeOwnAddresses() {
+  const auto addresses = comm::LocalAddresses();
+  return addresses.ok() ? absl::StrJoin(*addresses, ", ",
+                                        [](std::string* out, const comm::LocalAddress& address) {
+                                          absl::StrAppendFormat(out, "%s (%s)", address.address,
+                                                                address.interface);
+                                        })
+                        : std::string(addresses.status().message());
+}
+
+absl::Status CheckOwnAddress(absl::string_view flag, const std::string& address) {
+  // The name service is not asked for what no host is called. A % stands before an interface.
+  const bool is_name = CheckHostName(address.substr(0, address.find('%'))).ok();
+  const absl::Status tried = is_name ? comm::Listen({address, 0}).status()
+                                     : absl::InvalidArgumentError("no host has such a name");
+  if (tried.ok() || absl::IsResourceExhausted(tried) || absl::IsDeadlineExceeded(tried)) {
+    return Annotate(tried, flag);
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s is \"%s\", where this host cannot be reached: %s; allowed: one of this host's addresses, "
+      "which are %s",
+      flag, absl::CHexEscape(address), tried.message(), DescribeOwnAddresses()));
 }
 
 }  // namespace dtrain::launcher

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -126,7 +127,14 @@ absl::Status NodeSession::TakeKey() {
   } else if (options_.token_file == kTokenOnInput) {
     DT_ASSIGN_OR_RETURN(key_, TokenFromInput(Deadline::After(kInputTime)));
   } else if (!options_.token_file.empty()) {
-    DT_ASSIGN_OR_RETURN(key_, comm::JobKey::FromFile(options_.token_file));
+    absl::StatusOr<comm::JobKey> key = comm::JobKey::FromFile(options_.token_file);
+    if (absl::IsNotFound(key.status())) {
+      return absl::NotFoundError(absl::StrFormat(
+          "--token-file: %s; make one by: (umask 077; head -c 32 /dev/urandom > FILE), and copy it "
+          "to all nodes",
+          key.status().message()));
+    }
+    DT_ASSIGN_OR_RETURN(key_, std::move(key));
   } else if (options_.nodes == 1) {
     DT_ASSIGN_OR_RETURN(key_, comm::JobKey::Generate());
   } else {
@@ -157,7 +165,9 @@ absl::Status NodeSession::Prepare() {
         "--reserve needs --max-restarts or --nnodes MIN:MAX: without them no rank is replaced");
   }
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
-  return absl::OkStatus();
+  // Last, because the name service is asked in another thread.
+  return options_.local_address.empty() ? absl::OkStatus()
+                                        : CheckOwnAddress("--local-addr", options_.local_address);
 }
 
 // Shows rank 0's outputs and those that --tee names.

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/text/nearest.h"
 #include "launcher/cluster/place.h"
+#include "launcher/nodes/meeting_point.h"
 #include "launcher/nodes/token.h"
 #include "launcher/ranks/signals.h"
 #include "launcher/topology/network_profile.h"
@@ -344,11 +345,6 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
     options.local_filter.push_back(local);
   }
   DT_RETURN_IF_ERROR(ReadMeetingTimes(raw.rdzv_conf, options));
-  if (options.rendezvous.empty() && !raw.master_addr.empty()) {
-    const bool is_v6 = absl::StrContains(raw.master_addr, ':') && raw.master_addr.front() != '[';
-    options.rendezvous =
-        absl::StrCat(is_v6 ? "[" : "", raw.master_addr, is_v6 ? "]:" : ":", raw.master_port);
-  }
   if (!options.network_profile.empty()) {
     DT_RETURN_IF_ERROR(CheckNetworkProfile(options.network_profile));
   }
@@ -364,11 +360,13 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
   if (raw.standalone && options.nodes > 1) {
     return absl::InvalidArgumentError("--standalone means one node; leave out --nnodes");
   }
-  if (options.nodes > 1 && options.rendezvous.empty()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--nnodes %s needs --rdzv-endpoint HOST:PORT: node 0's address and a free port there",
-        raw.nnodes));
-  }
+  const bool is_of_place = options.place.has_value() && app.count("--rdzv-endpoint") == 0;
+  DT_ASSIGN_OR_RETURN(
+      options.rendezvous,
+      MeetingPoint({options.nodes, raw.nnodes, options.rendezvous,
+                    is_of_place ? absl::StrCat("the address of node 0 by ", options.place->source)
+                                : "--rdzv-endpoint",
+                    raw.master_addr, raw.master_port}));
   // The launchers of a Slurm step share a token that node 0 makes.
   const bool in_slurm = options.place.has_value() && options.place->is_slurm;
   if (options.nodes > 1 && options.token_file.empty() && !in_slurm) {

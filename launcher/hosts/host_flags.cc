@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "launcher/nodes/meeting_point.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -120,7 +121,9 @@ absl::Status CheckHostFlags(const CLI::App& app, HostOptions& hosts) {
   }
   DT_RETURN_IF_ERROR(ReadNumber(app, "--nproc-per-node", 65536, hosts.slots_max));
   DT_RETURN_IF_ERROR(ReadNumber(app, "--master-port", 65535, hosts.port));
-  hosts.address = Given(app, "--master-addr");
+  if (const std::string address = Given(app, "--master-addr"); !address.empty()) {
+    DT_ASSIGN_OR_RETURN(hosts.address, MasterHost(address));
+  }
   return absl::OkStatus();
 }
 

@@ -25,8 +25,9 @@ namespace {
 constexpr size_t kHostfileBytesMax = 16U << 20;
 
 absl::StatusOr<std::vector<Host>> ReadHosts(const HostOptions& options) {
-  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.hostfile, kHostfileBytesMax));
-  DT_ASSIGN_OR_RETURN(const std::vector<Host> hosts, ParseHostfile(text, options.hostfile));
+  const absl::StatusOr<std::string> read = ReadFile(options.hostfile, kHostfileBytesMax);
+  DT_RETURN_IF_ERROR(Annotate(read.status(), "--hostfile"));
+  DT_ASSIGN_OR_RETURN(const std::vector<Host> hosts, ParseHostfile(*read, options.hostfile));
   return ChooseHosts(hosts,
                      {options.include, options.exclude, options.hosts_max, options.slots_max});
 }

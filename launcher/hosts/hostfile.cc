@@ -203,7 +203,8 @@ absl::StatusOr<std::vector<Host>> ParseHostfile(absl::string_view text, absl::st
     }
     absl::StatusOr<Host> host = ParseLine(line);
     DT_RETURN_IF_ERROR(Annotate(host.status(), absl::StrCat(file, ":", number)));
-    const auto [first, is_new] = line_of.emplace(host->name, number);
+    // Upper and lower case are the same to the name service.
+    const auto [first, is_new] = line_of.emplace(absl::AsciiStrToLower(host->name), number);
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s:%d: host %s is listed in line %d already; give all of its slots there", file, number,

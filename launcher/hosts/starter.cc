@@ -454,7 +454,8 @@ int StartOnHosts(const LaunchOptions& options, const Environment& environment) {
   FillStandardStreams();
   const absl::StatusOr<int> code = StartAll(options, environment);
   if (!code.ok()) {
-    std::fprintf(stderr, "dtrain launch: %s\n", std::string(code.status().message()).c_str());
+    const std::string line = Printable(std::string(code.status().message()));
+    std::fprintf(stderr, "dtrain launch: %s\n", line.c_str());
     return ExitCodeFor(code.status());
   }
   return *code;

@@ -3,17 +3,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
+#include "launcher/nodes/awake_time.h"
+#include "launcher/nodes/node_zero.h"
 #include "launcher/nodes/peers.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr absl::Duration kWaitForMessage = absl::Milliseconds(50);
+// The limits of the job are about agents: time in which the coordinator did not run, and read
+// nothing of what they sent, does not count against them.
+constexpr absl::Duration kLookMax = absl::Milliseconds(200);
 constexpr int kMessagesMax = 1 << 16;  // One look reads no more. An agent posts a few.
 
 }  // namespace
@@ -31,10 +35,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
   };
   auto server = comm::StoreServer::Create(options.endpoint.host, options.endpoint.port, options.key,
                                           kLobbyEpoch, serving);
-  DT_RETURN_IF_ERROR(Annotate(
-      server.status(), absl::StrFormat("node 0 cannot serve --rdzv-endpoint %s (it must be an "
-                                       "address of this host, and a free port)",
-                                       options.endpoint.ToString())));
+  if (!server.ok()) {
+    return CannotServe(options.endpoint, server.status());
+  }
   coordinator->server_ = *std::move(server);
   DT_ASSIGN_OR_RETURN(coordinator->store_, coordinator->Connect());
   // Agents compare terms of one host's clock, in microseconds.
@@ -53,7 +56,7 @@ absl::StatusOr<std::unique_ptr<comm::StoreClient>> Coordinator::Connect() const 
 }
 
 Coordinator::Coordinator(const CoordinatorOptions& options)
-    : options_(options), state_(options.job, options.silence, Clock::Real().MonotonicNanos()) {}
+    : options_(options), state_(options.job, options.silence, options.clock.MonotonicNanos()) {}
 
 Coordinator::~Coordinator() {
   if (!thread_.joinable()) {
@@ -71,7 +74,8 @@ Coordinator::~Coordinator() {
 void Coordinator::Run() {
   PrepareThread("dtrain-coord", /*low_priority=*/false);
   int64_t next = 1;
-  int64_t before = Clock::Real().MonotonicNanos();
+  int64_t before = options_.clock.MonotonicNanos();
+  AwakeTime awake(before, kLookMax);
   while (!stop_) {
     LobbyNews news;
     absl::Status status = ReadMessage(next, news.messages);
@@ -82,7 +86,7 @@ void Coordinator::Run() {
     if (state_.AwaitsOwnEnd(news.gone)) {
       AwaitOwnEnd();
     }
-    const int64_t now = Clock::Real().MonotonicNanos();
+    const int64_t now = awake.Look(options_.clock.MonotonicNanos());
     news.passed = absl::Nanoseconds(now - before);
     before = now;
     state_.Take(news, now);

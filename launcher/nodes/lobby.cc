@@ -98,9 +98,11 @@ absl::Status LobbyAgent::Connect(Deadline deadline, const std::function<int()>& 
   const std::lock_guard lock(mutex_);
   if (term < std::max(term_, join_.memory.term)) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "the coordinator at %s was started before the one that this node has followed; end it, and "
-        "start `dtrain launch` of node 0 again",
-        join_.endpoint.ToString()));
+        "the coordinator at %s was started before the one that this node has followed (%s by the "
+        "clocks of their hosts); end it, set the clock if node 0 is on another host than before, "
+        "and start `dtrain launch` of node 0 again",
+        join_.endpoint.ToString(),
+        absl::FormatDuration(absl::Microseconds(std::max(term_, join_.memory.term) - term))));
   }
   if (stop_) {
     return absl::CancelledError("this node leaves the lobby");

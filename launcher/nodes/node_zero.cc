@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/console/wait_notice.h"
+#include "launcher/machine.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -18,6 +19,18 @@ namespace {
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 
 }  // namespace
+
+absl::Status CannotServe(const comm::Endpoint& endpoint, const absl::Status& why) {
+  const bool is_of_this_host = FreePort(endpoint.host) != 0;
+  return absl::Status(
+      why.code(),
+      absl::StrFormat("node 0 cannot serve --rdzv-endpoint %s (it must be an address of this host, "
+                      "and a free port): %s%s",
+                      endpoint.ToString(), why.message(),
+                      is_of_this_host ? ""
+                                      : absl::StrCat("; the addresses of this host are ",
+                                                     DescribeOwnAddresses())));
+}
 
 absl::Status StoppedWhileWaiting(int signal) {
   return signal == SIGINT ? absl::CancelledError("SIGINT while waiting for the other nodes")

@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "comm/net/job_key.h"
@@ -12,6 +13,10 @@
 #include "comm/net/store_client.h"
 
 namespace dtrain::launcher {
+
+// Why node 0 cannot serve `endpoint`: `why`, and, unless it is the port that is taken, at which
+// addresses it could.
+absl::Status CannotServe(const comm::Endpoint& endpoint, const absl::Status& why);
 
 // The status of a wait for other nodes that a stop signal has ended.
 absl::Status StoppedWhileWaiting(int signal);

@@ -110,10 +110,9 @@ absl::Status Rendezvous::JoinOneNode(const JoinRequest& request) {
 absl::Status Rendezvous::Serve(const JoinRequest& request, const comm::Endpoint& endpoint) {
   auto server = comm::StoreServer::Create(endpoint.host, endpoint.port, request.key,
                                           static_cast<uint64_t>(request.attempt));
-  DT_RETURN_IF_ERROR(Annotate(
-      server.status(), absl::StrFormat("node 0 cannot serve --rdzv-endpoint %s (it must be an "
-                                       "address of this host, and a free port)",
-                                       request.options.rendezvous)));
+  if (!server.ok()) {
+    return CannotServe(endpoint, server.status());
+  }
   server_ = *std::move(server);
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,6 +20,34 @@ namespace {
 constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(2);
 
 constexpr char kOrders[] = "launch/orders";  // A list.
+
+// A call that takes so much longer than it may was held up by this process and not by the store.
+constexpr absl::Duration kOverslept = absl::Seconds(1);
+constexpr int kTriesMax = 3;
+
+template <typename Result>
+absl::Status StatusOfAnswer(const Result& result) {
+  if constexpr (std::is_same_v<Result, absl::Status>) {
+    return result;
+  } else {
+    return result.status();
+  }
+}
+
+// `call` with a deadline, and again if its time went by while this process was stopped: the answer
+// of a store that stopped with it could not come in time. REQUIRES: `call` may be made twice.
+template <typename Call>
+auto AskStore(Call call) -> decltype(call(Deadline::Infinite())) {
+  for (int tries = 1;; ++tries) {
+    const int64_t began = Clock::Real().MonotonicNanos();
+    auto result = call(Deadline::After(kStoreCallTimeout));
+    const absl::Duration took = absl::Nanoseconds(Clock::Real().MonotonicNanos() - began);
+    if (!absl::IsDeadlineExceeded(StatusOfAnswer(result)) ||
+        took < kStoreCallTimeout + kOverslept || tries == kTriesMax) {
+      return result;
+    }
+  }
+}
 
 std::string BeatKey(int node) { return absl::StrCat("launch/beat/", node); }
 std::string ShareKey(int node) { return absl::StrCat("launch/share/", node); }
@@ -40,11 +69,11 @@ StorePeers::StorePeers(std::unique_ptr<comm::StoreClient> store, const StorePeer
     : store_(std::move(store)),
       options_(options),
       event_(std::move(event)),
+      own_beat_nanos_(options.clock.MonotonicNanos()),
+      // A look follows another one by an interval and the time of its calls.
+      awake_(own_beat_nanos_, 2 * options.beat_interval),
       below_(NodesBelow(options.node, options.nodes)) {
-  beats_.resize(static_cast<size_t>(options_.nodes));
-  for (Beat& beat : beats_) {
-    beat.seen_nanos = Clock::Real().MonotonicNanos();
-  }
+  beats_.resize(static_cast<size_t>(options_.nodes), Beat{0, own_beat_nanos_});
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -98,19 +127,23 @@ absl::Status StorePeers::ReadOrder(int64_t& next) {
 }
 
 absl::Status StorePeers::WatchBeats() {
-  const int64_t now = Clock::Real().MonotonicNanos();
-  Beat& own = beats_[static_cast<size_t>(options_.node)];
-  if (now - own.seen_nanos < absl::ToInt64Nanoseconds(options_.beat_interval)) {
+  const int64_t now = options_.clock.MonotonicNanos();
+  const int64_t awake = awake_.Look(now);
+  if (now - own_beat_nanos_ < absl::ToInt64Nanoseconds(options_.beat_interval)) {
     return absl::OkStatus();
   }
-  own.seen_nanos = now;
-  const Deadline deadline = Deadline::After(kStoreCallTimeout);
-  DT_RETURN_IF_ERROR(Annotate(store_->Add(BeatKey(options_.node), 1, deadline).status(),
+  own_beat_nanos_ = now;
+  DT_RETURN_IF_ERROR(Annotate(AskStore([this](Deadline deadline) {
+                                return store_->Add(BeatKey(options_.node), 1, deadline);
+                              }).status(),
                               "the coordinator on node 0 is lost"));
   DT_RETURN_IF_ERROR(ReadShared());
-  if (options_.node != 0) {
-    return SendShared();
-  }
+  return options_.node == 0 ? LookAtBeats(awake) : SendShared();
+}
+
+// Node 0 looks whose beats go on.
+absl::Status StorePeers::LookAtBeats(int64_t awake_nanos) {
+  const Deadline deadline = Deadline::After(kStoreCallTimeout);
   std::vector<std::string> goodbyes;
   for (int node = 0; node < options_.nodes; ++node) {
     goodbyes.push_back(GoodbyeKey(node));
@@ -118,11 +151,13 @@ absl::Status StorePeers::WatchBeats() {
   const std::vector<bool> gone_well =
       store_->Check(goodbyes, deadline).value_or(std::vector<bool>(goodbyes.size()));
   for (int node = 1; node < options_.nodes; ++node) {
-    DT_ASSIGN_OR_RETURN(const int64_t count, store_->Add(BeatKey(node), 0, deadline));
+    DT_ASSIGN_OR_RETURN(const int64_t count, AskStore([this, node](Deadline limit) {
+                          return store_->Add(BeatKey(node), 0, limit);
+                        }));
     Beat& beat = beats_[static_cast<size_t>(node)];
     if (count != beat.count || gone_well[static_cast<size_t>(node)]) {
-      beat = {count, now};
-    } else if (now - beat.seen_nanos > absl::ToInt64Nanoseconds(options_.beat_timeout)) {
+      beat = {count, awake_nanos};
+    } else if (awake_nanos - beat.seen_nanos > absl::ToInt64Nanoseconds(options_.beat_timeout)) {
       return absl::UnavailableError(
           absl::StrFormat("node %d is lost: its agent has been silent for %s", node,
                           absl::FormatDuration(options_.beat_timeout)));
@@ -137,10 +172,12 @@ absl::Status StorePeers::SendShared() {
     const std::lock_guard lock(mutex_);
     summary.swap(to_share_);
   }
-  return summary.empty() ? absl::OkStatus()
-                         : Annotate(store_->Set(ShareKey(options_.node), summary,
-                                                Deadline::After(kStoreCallTimeout)),
-                                    "the coordinator on node 0 is lost");
+  return summary.empty()
+             ? absl::OkStatus()
+             : Annotate(AskStore([this, &summary](Deadline deadline) {
+                          return store_->Set(ShareKey(options_.node), summary, deadline);
+                        }),
+                        "the coordinator on node 0 is lost");
 }
 
 // Reads what the nodes directly below this one in the tree have shared.
@@ -148,16 +185,19 @@ absl::Status StorePeers::ReadShared() {
   if (below_.empty()) {
     return absl::OkStatus();
   }
-  const Deadline deadline = Deadline::After(kStoreCallTimeout);
   std::vector<std::string> keys;
   for (const int node : below_) {
     keys.push_back(ShareKey(node));
   }
-  DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there, store_->Check(keys, deadline));
+  DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there, AskStore([this, &keys](Deadline deadline) {
+                        return store_->Check(keys, deadline);
+                      }));
   std::vector<std::pair<int, std::string>> read;
   for (size_t i = 0; i < below_.size(); ++i) {
     if (is_there[i]) {
-      DT_ASSIGN_OR_RETURN(std::string summary, store_->Get(keys[i], deadline));
+      DT_ASSIGN_OR_RETURN(std::string summary, AskStore([this, &keys, i](Deadline deadline) {
+                            return store_->Get(keys[i], deadline);
+                          }));
       read.emplace_back(below_[i], std::move(summary));
     }
   }

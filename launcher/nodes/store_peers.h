@@ -12,8 +12,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
 #include "comm/net/store_client.h"
+#include "launcher/nodes/awake_time.h"
 #include "launcher/nodes/peers.h"
 
 namespace dtrain::launcher {
@@ -22,8 +24,10 @@ struct StorePeersOptions {
   int node = 0;
   int nodes = 1;
   absl::Duration beat_interval = absl::Seconds(1);
-  // An agent without a beat for this long counts as lost.
+  // An agent without a beat for this long counts as lost. Time in which node 0 itself did not run
+  // is not counted.
   absl::Duration beat_timeout = absl::Seconds(15);
+  Clock& clock = Clock::Real();  // For beats and silences.
 };
 
 class StorePeers final : public Peers {
@@ -49,6 +53,7 @@ class StorePeers final : public Peers {
   void Run();
   absl::Status ReadOrder(int64_t& next);
   absl::Status WatchBeats();
+  absl::Status LookAtBeats(int64_t awake_nanos);
   absl::Status SendShared();
   absl::Status ReadShared();
   void Fail(const absl::Status& status);
@@ -65,9 +70,12 @@ class StorePeers final : public Peers {
   std::atomic<bool> stop_{false};
   struct Beat {
     int64_t count = 0;
-    int64_t seen_nanos = 0;
+    int64_t seen_nanos = 0;  // Of awake_.
   };
-  std::vector<Beat> beats_;       // Used by the thread only.
+  // Used by the thread only.
+  std::vector<Beat> beats_;
+  int64_t own_beat_nanos_;
+  AwakeTime awake_;
   const std::vector<int> below_;  // In the tree of nodes.
   std::thread thread_;
 };

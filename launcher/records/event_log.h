@@ -32,6 +32,7 @@ class EventLog {
 
   UniqueFd fd_;
   EventIdentity identity_;
+  bool may_be_torn_ = false;  // The last line could not be written.
 };
 
 }  // namespace dtrain::launcher

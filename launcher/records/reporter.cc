@@ -163,6 +163,7 @@ struct Reporter::Core {
   RunConsole run_console;
   Console& console;  // Lines that are not records go through it.
   EventLog events;
+  bool events_are_lost = false;
   std::vector<std::pair<ShownFile, FileTail>> shown;
   std::optional<FileTail> metrics;
   std::optional<TensorBoardExport> tensorboard;
@@ -195,10 +196,12 @@ void Reporter::SayMore(const std::string& text) {
 
 void Reporter::Event(const std::string& event, const Json& fields) {
   Queue([event, fields](Core& core) {
-    if (const absl::Status status = core.events.Append(event, fields); !status.ok()) {
-      core.console.Err(
-          absl::StrCat("dtrain: cannot write ", core.options.events_path, ": ", status.message()));
+    const absl::Status status = core.events.Append(event, fields);
+    if (!status.ok() && !core.events_are_lost) {  // A full disk is full for the next ones too.
+      core.console.Err(absl::StrCat("dtrain: cannot write ", core.options.events_path, ": ",
+                                    status.message(), "; events are lost until that is mended"));
     }
+    core.events_are_lost = !status.ok();
   });
 }
 

@@ -434,6 +434,8 @@ class BadInput(EndToEnd):
                 (["--nproc-per-node", "0", "--", "true"], "nproc"),
                 (["--", "/no/such/program"], "/no/such/program"),
                 (["--", self.config], "execut"),
+                (["--nnodes", "2", "--rdzv-endpoint", "n0:0", "--", "true"], '--rdzv-endpoint is "n0:0"'),
+                (["--nproc-per-node", "a\nb", "--", "true"], '--nproc-per-node is "a?b"'),
                 (["--nproc-pernode", "2", "--", "true"], "nproc")):
             result = self.run_program([f"{BIN}/dtrain", "launch", "--run-dir",
                                        f"{self.folder}/unused", *words])

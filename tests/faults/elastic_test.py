@@ -73,7 +73,8 @@ class Elastic(ElasticNodes):
         run_dir = f"{self.folder}/odd"
         process = self.start([
             f"{BIN}/dtrain", "launch", "--nnodes", "1:2", "--nproc-per-node", "3", "--rdzv-endpoint",
-            "127.0.0.1:0", "--token-file", self.token(), "--run-dir", run_dir, "--", f"{BIN}/dtrain-gpt",
+            f"127.0.0.1:{free_port()}", "--token-file", self.token(), "--run-dir", run_dir, "--",
+            f"{BIN}/dtrain-gpt",
             self.config, *[word for value in sets for word in ("--set", value)]])
         result = self.finish(process)
         self.assertEqual(result.code, 64, result.output)

@@ -1,9 +1,11 @@
 // The files of an agent after a crash at each byte of a write, on a full disk, and where nothing
 // can be written: the coordinator's and the agents' cores touch none, so these are all that a crash
 // can damage for the next agent.
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -87,6 +89,29 @@ TEST_F(AgentFiles, ALogOfEventsGoesOnBehindATornLine) {
   }
 }
 
+// A limit on the size of files stands for a disk that is full for a while.
+TEST_F(AgentFiles, ALogOfEventsGoesOnBehindALineThatTheDiskHadNoRoomFor) {
+  auto log = *EventLog::Open(At("events.jsonl"), {"run", 0});
+  ASSERT_TRUE(log.Append("first", {{"rank", 1}}).ok());
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit whole{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &whole), 0);
+  rlimit small = whole;
+  small.rlim_cur = ReadFile(At("events.jsonl"))->size() + 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status torn = log.Append("second", {{"rank", 2}});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &whole), 0);
+  std::signal(SIGXFSZ, before);
+  EXPECT_FALSE(torn.ok());
+  ASSERT_TRUE(log.Append("third", {{"rank", 3}}).ok());
+  const std::string text = *ReadFile(At("events.jsonl"));
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3U) << text;
+  const auto last = ParseJson(lines.back(), "events.jsonl");
+  ASSERT_TRUE(last.ok()) << text;
+  EXPECT_EQ((*last)["event"], "third");
+}
+
 TEST_F(AgentFiles, AFullDiskCostsEventsAndNothingElse) {
   ReporterOptions options;
   options.events_path = "/dev/full";
@@ -97,11 +122,13 @@ TEST_F(AgentFiles, AFullDiskCostsEventsAndNothingElse) {
     ASSERT_TRUE(reporter.ok()) << reporter.status();
     (*reporter)->FollowMetrics(At("rank-0.jsonl"), 0);
     (*reporter)->Event("end", {{"rank", 1}});
+    (*reporter)->Event("end", {{"rank", 2}});
     EXPECT_EQ((*reporter)->ReadDurableStep(), 7);
     EXPECT_TRUE((*reporter)->Finish(absl::Seconds(30)));
   }
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("cannot write /dev/full: write: No space left on device"));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("cannot write /dev/full: write: No space left on device"));
+  EXPECT_EQ(said.find("cannot write"), said.rfind("cannot write")) << "it is said once";
 }
 
 TEST_F(AgentFiles, WhereNothingCanBeWrittenThePathIsNamed) {

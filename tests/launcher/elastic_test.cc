@@ -74,6 +74,22 @@ TEST_F(ElasticTest, WithoutASpareTheJobGoesOnWithFewerNodes) {
   EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
 }
 
+// Nobody learns how the rank ended whose agent died before it, not even that it was an error of the
+// program: all that the others see is that its node is gone.
+TEST_F(ElasticTest, ARankThatEndsBehindItsAgentIsALostNodeAndNoErrorOfTheProgram) {
+  const std::string script =
+      "trap 'exit 143' TERM; [ $DTRAIN_ATTEMPT = 1 ] && exit 0; "
+      "[ $RANK = 1 ] && { kill -9 $PPID; exit 17; }; while :; do sleep 0.05; done";
+  LaunchedJob first(Elastic(0, script));
+  LaunchedJob second(Elastic(1, script));
+  EXPECT_EQ(second.Wait(), 128 + SIGKILL) << second.Err();
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_THAT(first.Err(), HasSubstr("is lost: the connection of its agent has ended"));
+  EXPECT_THAT(first.Err(), Not(HasSubstr("exit code 17")));
+  EXPECT_THAT(first.Err(), Not(HasSubstr("the job hangs")));
+  EXPECT_TRUE(second.AwaitNothingLeft());
+}
+
 TEST_F(ElasticTest, ASilentNodeIsLostAndComesBackAsANewOne) {
   const std::string script =
       "trap 'exit 143' TERM; echo attempt $DTRAIN_ATTEMPT rank $RANK of $WORLD_SIZE; "

@@ -52,6 +52,7 @@ TEST(ParseHostfile, NamesFileLineAndReason) {
       {"a slots=99999999999999999999", "hosts:1: the number of slots is"},
       {"fd00::1", "hosts:1: cannot read"},
       {"a slots=1\n\nb slots=1\na slots=2", "hosts:4: host a is listed in line 1 already"},
+      {"Node1 slots=1\nnode1 slots=1", "hosts:2: host node1 is listed in line 1 already"},
       {"\n# nothing\n", "hostfile hosts lists no host"},
       {"", "hostfile hosts lists no host"},
   };

@@ -109,6 +109,16 @@ TEST_F(NodesTest, ANodeThatCountsOtherNodesIsRefused) {
   EXPECT_EQ(first.Wait(), 130) << first.Err();
 }
 
+TEST_F(NodesTest, AnAddressOfAnotherHostIsRefusedWithThoseOfThisOne) {
+  std::vector<std::string> arguments = Node(1, FreeEndpoint(), 1, "true");
+  arguments.insert(arguments.begin() + 1, {"--local-addr", "203.0.113.77"});  // RFC 5737.
+  LaunchedJob job(arguments);
+  EXPECT_EQ(job.Wait(), 64) << job.Err();
+  EXPECT_THAT(job.Err(), HasSubstr("--local-addr is \"203.0.113.77\", where this host cannot be"));
+  EXPECT_THAT(job.Err(), HasSubstr("127.0.0.1 ("));
+  EXPECT_TRUE(job.AwaitNothingLeft());
+}
+
 TEST_F(NodesTest, MissingNodesAreNamedAfterTheJoinTimeout) {
   std::vector<std::string> arguments = Node(0, FreeEndpoint(), 1, "true");
   arguments.insert(arguments.begin() + 1, {"--rdzv-conf", "join_timeout=1"});

@@ -280,6 +280,21 @@ TEST(ParseLaunch, RefusesBadValuesByName) {
   EXPECT_THAT(Bad({}), HasSubstr("no program"));
 }
 
+TEST(ParseLaunch, RefusesAMeetingPointThatNodesCouldNotFindWhoeverGaveIt) {
+  const std::vector<std::string> two = {"--nnodes", "1:2", "--token-file", "t", "p"};
+  EXPECT_THAT(Bad(two, {{"PET_RDZV_ENDPOINT", "n0:0"}}), HasSubstr("--rdzv-endpoint is \"n0:0\""));
+  EXPECT_THAT(Bad(two, {{"PET_MASTER_ADDR", "n0"}, {"PET_MASTER_PORT", "0"}}),
+              HasSubstr("--master-port is \"0\""));
+  const Environment pod = {
+      {"MASTER_ADDR", "a b"}, {"MASTER_PORT", "29500"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  EXPECT_THAT(Bad({"--token-file", "t", "p"}, pod),
+              HasSubstr("the address of node 0 by PyTorchJob is \"a b:29500\""));
+  EXPECT_THAT(Bad({"--hostfile", "h", "--master-addr", "a b", "p"}),
+              HasSubstr("--master-addr is \"a b\""));
+  EXPECT_EQ(Good({"--hostfile", "h", "--master-addr", "[::1]", "p"}).hosts.address, "::1");
+  EXPECT_EQ(Good({"--rdzv-endpoint", "localhost:0", "p"}).nodes, 1) << "as with torchrun";
+}
+
 TEST(ParseLaunch, ShowsHelpWithExamples) {
   const auto parsed = ParseLaunch({"--help"}, {});
   ASSERT_TRUE(parsed.ok());

@@ -60,6 +60,37 @@ TEST_F(StorePeersTest, AnAgentThatIsSilentIsLost) {
   EXPECT_EQ(std::string(health.message()), "node 1 is lost: its agent has been silent for 500ms");
 }
 
+// As when node 0 was stopped by a signal, or its virtual machine was suspended: it has looked at
+// nothing for longer than others may be silent.
+TEST_F(StorePeersTest, TimeInWhichNodeZeroDidNotLookIsNoSilenceOfTheOthers) {
+  FakeClock clock;
+  const auto node_1 = Connect(1);
+  const auto node_0 = *StorePeers::Create(Connect(0), {.node = 0,
+                                                       .nodes = 2,
+                                                       .beat_interval = absl::Milliseconds(20),
+                                                       .beat_timeout = absl::Seconds(1),
+                                                       .clock = clock});
+  const auto looks = [&node_1] {
+    return node_1->Add("launch/beat/0", 0, Deadline::After(kAtMost)).value_or(-1);
+  };
+  // A look is over when the next one has begun.
+  const auto after_looks = [&](absl::Duration each, int64_t count) {
+    const Deadline deadline = Deadline::After(kAtMost);
+    const int64_t until = looks() + count;
+    while (node_0->health().ok() && looks() < until && !deadline.Expired()) {
+      const int64_t before = looks();  // No look follows before the clock goes on.
+      clock.Advance(each);
+      while (node_0->health().ok() && looks() == before && !deadline.Expired()) {
+        Clock::Real().Sleep(absl::Milliseconds(1));
+      }
+    }
+    return node_0->health();
+  };
+  EXPECT_TRUE(after_looks(absl::Minutes(10), 3).ok()) << node_0->health();
+  EXPECT_EQ(after_looks(absl::Milliseconds(40), 1000).code(), absl::StatusCode::kUnavailable)
+      << "it is silent while node 0 looks";
+}
+
 // A busy machine may hold the beats up for longer than a short silence.
 TEST_F(StorePeersTest, AnAgentThatBeatsIsNotLostAndOneThatSaidGoodbyeNeitherIs) {
   constexpr absl::Duration kSilence = absl::Seconds(2);

@@ -53,6 +53,7 @@ class LobbyTest : public ::testing::Test {
   }
 
   const comm::JobKey key_ = *comm::JobKey::Generate();
+  FakeClock clock_;  // Of a coordinator to which a test gives it; outlives that.
   std::unique_ptr<Coordinator> coordinator_ = Start();
 };
 
@@ -103,6 +104,35 @@ TEST_F(LobbyTest, ACoordinatorWhoseOwnAgentIsGoneDecidesNothingBeforeItsOwnEnd) 
   coordinator_.reset();  // As a process that its agent's death ends.
   EXPECT_EQ(second->Next(kLong).status().message(),
             "node 0, which has the job's coordinator, is lost");
+}
+
+// As when the coordinator was stopped by a signal: what an agent has sent meanwhile is read late.
+TEST_F(LobbyTest, TimeInWhichTheCoordinatorDidNotRunIsNotCountedAgainstAgents) {
+  coordinator_ = *Coordinator::Start({.endpoint = {"127.0.0.1", 0},
+                                      .key = key_,
+                                      .job = {.nodes_min = 1, .nodes_max = 2},
+                                      .farewell = absl::ZeroDuration(),
+                                      .clock = clock_});
+  const auto first = Join(0);
+  const auto second = Join(1);
+  Next(*first);
+  EXPECT_EQ(Next(*second).kind, LobbyOrder::Kind::kStart);
+  const auto report = [](LobbyAgent& agent) {
+    const NodeReport failed{.code = 17};
+    return agent.Post({.kind = LobbyMessage::Kind::kReport, .report = failed}).ok();
+  };
+  const auto await_look = [&first] {  // A question is answered behind the look that finds it.
+    EXPECT_TRUE(first->Post({.kind = LobbyMessage::Kind::kDrain, .target = "nowhere"}).ok());
+    return first->AwaitAnswer(kLong).ok();
+  };
+  ASSERT_TRUE(report(*first));
+  ASSERT_TRUE(await_look());
+  clock_.Advance(absl::Minutes(10));  // Much longer than the others may take to report.
+  ASSERT_TRUE(await_look());
+  ASSERT_TRUE(report(*second));
+  const LobbyOrder end = Next(*second);
+  EXPECT_EQ(end.kind, LobbyOrder::Kind::kEnd) << end.text;
+  EXPECT_EQ(end.code, 17);
 }
 
 TEST_F(LobbyTest, DrainsAreAnsweredByNameAndThenCarriedOut) {
@@ -210,6 +240,7 @@ TEST_F(LobbyTest, AnOlderCoordinatorThanTheLastOneIsNotFollowed) {
   const auto agent = LobbyAgent::Join(join, [] { return 0; });
   EXPECT_TRUE(absl::IsFailedPrecondition(agent.status())) << agent.status();
   EXPECT_THAT(std::string(agent.status().message()), HasSubstr("was started before the one"));
+  EXPECT_THAT(std::string(agent.status().message()), HasSubstr("set the clock"));
 }
 
 TEST(CoordinatorOptionsText, IsReadAsItWasWritten) {

@@ -7,6 +7,7 @@
 
 #include "comm/net/store_server.h"
 #include "gtest/gtest.h"
+#include "launcher/machine.h"
 
 namespace dtrain::launcher::node_zero_test {
 namespace {
@@ -51,6 +52,20 @@ TEST_F(NodeZeroTest, AStopSignalEndsTheWait) {
                         {.epoch = 5, .role = comm::Hello::Role::kAgent, .id = 1, .name = "agent"},
                         Deadline::After(absl::Seconds(30)), [] { return 15; });
   EXPECT_TRUE(absl::IsAborted(client.status())) << client.status();
+}
+
+TEST(CannotServe, SaysWhatAddressesThereAreUnlessThePortIsTaken) {
+  const absl::Status taken = absl::UnavailableError("Address already in use");
+  EXPECT_EQ(CannotServe({"127.0.0.1", 7}, taken),
+            absl::UnavailableError("node 0 cannot serve --rdzv-endpoint 127.0.0.1:7 (it must be an "
+                                   "address of this host, and a free port): Address already in "
+                                   "use"));
+  const absl::Status foreign =
+      CannotServe({"203.0.113.77", 7}, absl::UnavailableError("no address"));
+  EXPECT_NE(foreign.message().find("no address; the addresses of this host are " +
+                                   DescribeOwnAddresses()),
+            std::string::npos)
+      << foreign;
 }
 
 }  // namespace
