@@ -28,6 +28,7 @@ sys.path.insert(1, f"{HERE}/checkpoints")
 
 import checkpoint_disk  # noqa: E402
 import checkpoint_ours as ours  # noqa: E402
+from checkpoint_memory import back_free_memory  # noqa: E402
 from jobs import GPT_100M  # noqa: E402
 from peers import read_facts, steps_of, torchrun, twin_environment  # noqa: E402
 from report import NO_BOUND, begin, how_taken, judged, measured_before, merged, of_probe  # noqa: E402
@@ -69,6 +70,7 @@ def train_peer(args, model_sets, peer):
         if peer == "ddp":
             return found
         checkpoint_disk.drop_cache(saved)
+        back_free_memory(ours.STATES * checkpoint_disk.bytes_of(saved))
         last = next(line for line in lines if line["kind"] == "last")
         restored = next(line for line in facts_of("restore", "--restore") if line["kind"] == "restore")
     held = [line["seconds"] for line in lines if line["kind"] == "held"]

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/json.h"
 #include "base/status.h"
@@ -61,7 +62,9 @@ absl::Status CheckConfiguration(const std::vector<std::string>& arguments, int w
   if (code == kExitOk || said.empty()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(said, "; --fresh has moved nothing"));
+  // Its notes come first, each in a line of its own.
+  const std::string line = absl::StrReplaceAll(said, {{"\ndtrain config: ", "; "}, {"\n", "; "}});
+  return absl::InvalidArgumentError(absl::StrCat(line, "; --fresh has moved nothing"));
 }
 
 absl::StatusOr<BatchSizes> BatchIn(const std::string& checked) {

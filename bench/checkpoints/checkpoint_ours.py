@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 
-from checkpoint_disk import FirstLook, drop_cache, read_s
-from checkpoint_memory import PeakWatch
+from checkpoint_disk import FirstLook, bytes_of, drop_cache, read_s
+from checkpoint_memory import PeakWatch, back_free_memory
 from jobs import QUIET, launch_command, records
 from rounds import rotated
 from runner import fail, run
@@ -19,6 +19,7 @@ RANKS = 2
 JOB_TIMEOUT_S = 1800
 QUIET = [value for value in QUIET if not value.startswith("checkpoint.")]
 POLL_S = 0.005
+STATES = 3  # A restore has its checkpoints in memory, as pages of files and as states, and little else.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +126,7 @@ def restore(args, sets, run_dir, ranks):
     checkpoints' folder until the slowest rank says that it is restored, out of a cold cache:
     {"restore_s", "growth_bytes"}."""
     drop_cache(f"{run_dir}/checkpoints")
+    back_free_memory(STATES * bytes_of(f"{run_dir}/checkpoints"))
     seen = [len(records(run_dir, rank)) for rank in range(ranks)]
     command = launch_command(args, run_dir, args.config, [*QUIET, *sets, "checkpoint.interval=0"], ranks)
     with tempfile.TemporaryFile() as log:

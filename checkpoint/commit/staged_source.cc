@@ -2,32 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
-
-StagingPool::StagingPool(uint64_t bytes_max)
-    : blocks_max_(std::max<uint64_t>(1, bytes_max / kSegmentBytes)) {}
-
-std::byte* StagingPool::Take() {
-  if (free_.empty()) {
-    std::unique_ptr<std::byte[]> block;
-    if (blocks_.size() < blocks_max_) {  // Without memory it is as if the pool were smaller.
-      block.reset(new (std::nothrow) std::byte[kSegmentBytes]);
-      lacks_memory_ = block == nullptr;
-    }
-    if (block == nullptr) {
-      return nullptr;
-    }
-    blocks_.push_back(std::move(block));
-    return blocks_.back().get();
-  }
-  std::byte* const block = free_.back();
-  free_.pop_back();
-  return block;
-}
 
 uint64_t LiveBytes(const SpanSource& snapshot) {
   uint64_t bytes = 0;

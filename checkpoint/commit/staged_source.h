@@ -16,39 +16,14 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "checkpoint/commit/staging_pool.h"
 #include "checkpoint/state_source.h"
 
 namespace dtrain::checkpoint {
-
-inline constexpr uint64_t kSegmentBytes = uint64_t{4} << 20;
-
-// Blocks of kSegmentBytes, kept from one save to the next. Used by one StagedSource at a time,
-// which guards it.
-class StagingPool {
- public:
-  // `bytes_max`: of all blocks together; room for one is always there.
-  explicit StagingPool(uint64_t bytes_max);
-
-  // Null: all are in use.
-  std::byte* Take();
-  void Return(std::byte* block) { free_.push_back(block); }
-  uint64_t bytes_max() const { return blocks_max_ * kSegmentBytes; }
-  // Whether so many bytes are more than the blocks hold, as far as that is known.
-  bool is_short_for(uint64_t bytes) const { return lacks_memory_ || bytes_max() < bytes; }
-  // Bytes of the blocks that were ever in use at once.
-  uint64_t bytes() const { return blocks_.size() * kSegmentBytes; }
-
- private:
-  const size_t blocks_max_;
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
-  std::vector<std::byte*> free_;
-  bool lacks_memory_ = false;  // A block could not be made.
-};
 
 // The bytes of a snapshot that stay until the next update: what a StagedSource of it may stage.
 uint64_t LiveBytes(const SpanSource& snapshot);
@@ -57,7 +32,7 @@ uint64_t LiveBytes(const SpanSource& snapshot);
 class StagedSource final : public StateSource {
  public:
   // `bytes_per_s`: the most that are given to the writer, 0: as many as it takes. REQUIRES: `pool`
-  // outlives this object; the spans of `snapshot` are valid until Close.
+  // outlives this object, and no other one uses it; the spans of `snapshot` are valid until Close.
   StagedSource(SpanSource snapshot, StagingPool& pool, uint64_t bytes_per_s = 0);
   StagedSource(const StagedSource&) = delete;
   StagedSource& operator=(const StagedSource&) = delete;

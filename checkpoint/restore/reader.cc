@@ -108,6 +108,11 @@ std::vector<TensorEntry> Checkpoint::ModelTensors() const {
   return tensors;
 }
 
+const TensorEntry* Checkpoint::FindModelEntry(const std::string& name) const {
+  const auto found = tensors_.find(Key(kModelFolder, name));
+  return found == tensors_.end() ? nullptr : &manifest_.tensors[found->second].entry;
+}
+
 std::vector<TensorEntry> Checkpoint::StateTensors(int rank) const {
   const std::string path = StatePath(rank, manifest_.world_size);
   std::vector<TensorEntry> tensors;
@@ -192,14 +197,12 @@ absl::StatusOr<Checkpoint::Place> Checkpoint::Find(const std::string& key,
   const ManifestTensor& tensor = manifest_.tensors[found->second];
   if (tensor.entry.dtype != SafetensorsDType(expected.dtype) ||
       !SameShape(tensor.entry, expected)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(DisplayName(), ": tensor ", expected.name, " is ", tensor.entry.dtype, " [",
-                     absl::StrJoin(tensor.entry.shape, ", "), "]; the program has ",
-                     SafetensorsDType(expected.dtype), " [", absl::StrJoin(expected.shape, ", "),
-                     SameShape(tensor.entry, expected)
-                         ? "]: give the program the precision of the checkpoint, or import the "
-                           "weights again with another --dtype (dtrain checkpoint import)"
-                         : "]: is this the model that was saved?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        DisplayName(), ": tensor ", expected.name, " is ", tensor.entry.dtype, " [",
+        absl::StrJoin(tensor.entry.shape, ", "), "]; the program has ",
+        SafetensorsDType(expected.dtype), " [", absl::StrJoin(expected.shape, ", "),
+        SameShape(tensor.entry, expected) ? "]: give the program the precision of the checkpoint"
+                                          : "]: is this the model that was saved?"));
   }
   return Place{tensor.file, data_begins_[tensor.file] + tensor.entry.begin, tensor.entry.bytes()};
 }
@@ -346,7 +349,8 @@ absl::Status CheckNothingIsLost(Storage& storage, const Search& search,
   std::vector<std::string> folders;
   for (const Storage::Entry& entry : entries) {
     if (StepId::FromDirectoryName(entry.name)) {
-      folders.push_back(entry.name);
+      folders.push_back(absl::StrCat(
+          entry.name, entry.is_directory ? "" : " (no folder; a link is not followed)"));
     }
   }
   constexpr size_t kNamed = 3;

@@ -39,6 +39,8 @@ class Checkpoint {
 
   // Names, dtypes and shapes of the tensors in model/, over all shards.
   std::vector<TensorEntry> ModelTensors() const;
+  // One of them; null: there is none of this name.
+  const TensorEntry* FindModelEntry(const std::string& name) const;
 
   // FailedPrecondition unless the checkpoint was written with this layout: another model cannot use
   // state/.

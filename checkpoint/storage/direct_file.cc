@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "base/status.h"
@@ -22,12 +21,13 @@ constexpr int kRetriesMax = 1000;
 
 }  // namespace
 
-void DirectFile::FreeBlock::operator()(std::byte* block) const {
-  ::operator delete (block, std::align_val_t{kDirectAlignment});
-}
-
-DirectFile::DirectFile(int fd, uint64_t size, std::unique_ptr<WriteQueue> queue)
-    : fd_(fd), size_(size), retries_left_(kRetriesMax), queue_(std::move(queue)) {
+DirectFile::DirectFile(int fd, uint64_t size, std::unique_ptr<WriteQueue> queue,
+                       std::shared_ptr<WriteBlocks> blocks)
+    : fd_(fd),
+      blocks_(std::move(blocks)),
+      size_(size),
+      retries_left_(kRetriesMax),
+      queue_(std::move(queue)) {
   const int flags = fcntl(fd_, F_GETFL);
   is_direct_ = flags >= 0 && fcntl(fd_, F_SETFL, flags | O_DIRECT) == 0;
 }
@@ -115,8 +115,7 @@ void DirectFile::TakeSlot() {
   }
   Slot& slot = slots_[found];
   if (slot.block == nullptr) {
-    slot.block.reset(static_cast<std::byte*>(
-        ::operator new (kWriteBlockBytes, std::align_val_t{kDirectAlignment})));
+    slot.block = blocks_->Take();
   }
   slot.from = slot.block.get();
   filled_ = 0;

@@ -14,18 +14,18 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "checkpoint/storage/write_blocks.h"
 #include "checkpoint/storage/write_queue.h"
 
 namespace dtrain::checkpoint {
-
-inline constexpr size_t kWriteBlockBytes = 4 << 20;
 
 class DirectFile {
  public:
   // `fd` is a new file of `size` bytes, all of them zeros, open for writing. It stays the caller's,
   // who closes it after Close. A size that is known ahead lets blocks be written side by side,
-  // because none of them moves the file's end.
-  DirectFile(int fd, uint64_t size, std::unique_ptr<WriteQueue> queue);
+  // because none of them moves the file's end. `blocks` may serve other files too.
+  DirectFile(int fd, uint64_t size, std::unique_ptr<WriteQueue> queue,
+             std::shared_ptr<WriteBlocks> blocks = std::make_shared<WriteBlocks>());
   DirectFile(const DirectFile&) = delete;
   DirectFile& operator=(const DirectFile&) = delete;
   ~DirectFile() = default;
@@ -45,11 +45,8 @@ class DirectFile {
   bool is_direct() const { return is_direct_; }
 
  private:
-  struct FreeBlock {
-    void operator()(std::byte* block) const;
-  };
   struct Slot {
-    std::unique_ptr<std::byte, FreeBlock> block;
+    WriteBlocks::Block block;
     const std::byte* from = nullptr;  // Its bytes: the block, or memory that stays.
     uint64_t offset = 0;              // Its place in the file.
     size_t bytes = 0;                 // To be written.
@@ -74,6 +71,7 @@ class DirectFile {
   void Fail(absl::Status status);
 
   const int fd_;
+  const std::shared_ptr<WriteBlocks> blocks_;
   std::array<Slot, kWriteSlots> slots_;
   size_t current_ = kWriteSlots;  // Being filled; kWriteSlots: none.
   size_t filled_ = 0;             // Bytes in it.

@@ -1,7 +1,9 @@
 #include "checkpoint/storage/faulty_file_system.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +45,16 @@ absl::Status FaultyFileSystem::Allocate(int handle, uint64_t bytes) {
 }
 
 absl::StatusOr<size_t> FaultyFileSystem::Write(int handle, absl::Span<const std::byte> data) {
+  return WriteBy(/*held=*/false, handle, data);
+}
+
+absl::StatusOr<size_t> FaultyFileSystem::WriteHeld(int handle, absl::Span<const std::byte> data) {
+  DT_RETURN_IF_ERROR(Next("cannot reserve"));
+  return WriteBy(/*held=*/true, handle, data);
+}
+
+absl::StatusOr<size_t> FaultyFileSystem::WriteBy(bool held, int handle,
+                                                 absl::Span<const std::byte> data) {
   if (plan_.kind == FaultKind::kBitRot && calls_.load() == plan_.at && !data.empty()) {
     std::vector<std::byte> rotten(data.begin(), data.end());
     rotten[0] ^= std::byte{1};
@@ -55,7 +67,14 @@ absl::StatusOr<size_t> FaultyFileSystem::Write(int handle, absl::Span<const std:
   }
   if (!status.ok()) {
     const bool first = calls_.load() == plan_.at + 1;
-    if (first && plan_.kind == FaultKind::kTornStop) {
+    const bool torn = plan_.kind == FaultKind::kTornStop;
+    if (first && held && (torn || plan_.kind == FaultKind::kStop)) {
+      std::vector<std::byte> room(data.size());  // It was reserved, and holds zeros.
+      const size_t half = torn ? data.size() / 2 : data.size();
+      std::copy(data.begin() + static_cast<ptrdiff_t>(half), data.end(),
+                room.begin() + static_cast<ptrdiff_t>(half));
+      inner_.Write(handle, room).IgnoreError();
+    } else if (first && torn) {
       inner_.Write(handle, data.subspan(0, data.size() / 2)).IgnoreError();
     }
     if (first && plan_.kind == FaultKind::kShortWrite && data.size() > 1) {
@@ -64,7 +83,7 @@ absl::StatusOr<size_t> FaultyFileSystem::Write(int handle, absl::Span<const std:
     }
     return status;
   }
-  return inner_.Write(handle, data);
+  return held ? inner_.WriteHeld(handle, data) : inner_.Write(handle, data);
 }
 
 absl::Status FaultyFileSystem::Sync(int handle) {

@@ -1,7 +1,8 @@
 // A file system that fails at a chosen call: the fault-injecting twin of a real or in-memory one.
 //
-// Calls are counted from 0 over all methods but DisplayName, DropCache, ReadAhead, FreeBytes and
-// SlowerWrites. Thread-safe.
+// Calls are counted from 0 over all methods but DisplayName, DropCache, PassCache, ReadAhead,
+// FreeBytes and SlowerWrites. WriteHeld counts as two: it reserves room, then it writes.
+// Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,8 @@ enum class FaultKind {
   kShortWrite,  // A write takes half of the bytes, and the next write finds the disk full; other
                 // calls fail with EIO.
   kStop,        // This call and all later ones fail, as if the process were gone.
-  kTornStop,    // Like kStop, but a write still takes half of its bytes.
+  kTornStop,    // Like kStop, but a write still takes half of its bytes; of held memory the later
+                // half, since the writes of its blocks end in any order.
   kSigkill,     // The process ends with SIGKILL before the call.
   kBitRot,      // A write stores a wrong first bit and reports success; other calls succeed.
 };
@@ -42,11 +44,14 @@ class FaultyFileSystem final : public FileSystem {
   absl::StatusOr<int> Create(const std::string& path, int mode) override;
   absl::Status Allocate(int handle, uint64_t bytes) override;
   absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) override;
+  absl::StatusOr<size_t> WriteHeld(int handle, absl::Span<const std::byte> data) override;
+  bool Collects(int handle) override { return inner_.Collects(handle); }
   absl::Status Sync(int handle) override;
   absl::Status Close(int handle) override;
   absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) override;
   absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset, absl::Span<std::byte> into) override;
   void DropCache(int handle) override { inner_.DropCache(handle); }
+  void PassCache(int handle) override { inner_.PassCache(handle); }
   void ReadAhead(int handle, uint64_t offset, uint64_t bytes) override {
     inner_.ReadAhead(handle, offset, bytes);
   }
@@ -66,6 +71,7 @@ class FaultyFileSystem final : public FileSystem {
  private:
   // Counts the call. OK if it is to succeed.
   absl::Status Next(const std::string& what);
+  absl::StatusOr<size_t> WriteBy(bool held, int handle, absl::Span<const std::byte> data);
 
   FileSystem& inner_;
   const FaultPlan plan_;

@@ -12,12 +12,20 @@
 
 namespace dtrain::checkpoint {
 
+namespace {
+
+constexpr size_t kSectorBytes = 512;
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
 // A file or a folder. Each name in a folder has a history since the last sync: first the durable
 // entry, last the visible one; null for no entry.
 struct MemoryFileSystem::Node {
   bool is_directory = false;
   std::string data;
   size_t synced_bytes = 0;
+  std::vector<std::pair<size_t, size_t>> on_their_way;  // [begin, end) of held writes since then.
   std::map<std::string, std::vector<NodePtr>> names;
 
   NodePtr Get(const std::string& name) const {
@@ -36,10 +44,39 @@ struct MemoryFileSystem::Node {
                        [](const auto& entry) { return entry.second.back() == nullptr; });
   }
 
+  // Leaves zeros in place of some units of the held writes: of none, of all, or between.
+  void LoseHeld(SplitMix64& random, size_t unit_bytes) {
+    constexpr uint64_t kShares = 4;
+    const uint64_t lost = random.Below(kShares + 1);
+    for (const auto& [begin, end] : on_their_way) {
+      for (size_t at = begin; at < std::min(end, data.size()); at += unit_bytes) {
+        if (random.Below(kShares) < lost) {
+          std::memset(data.data() + at, 0, std::min(unit_bytes, data.size() - at));
+        }
+      }
+    }
+    on_their_way.clear();
+  }
+
+  void EndProcess(SplitMix64& random) {
+    if (!on_their_way.empty()) {
+      LoseHeld(random, kPageBytes);
+    }
+    for (auto& [name, history] : names) {
+      if (history.back() != nullptr) {
+        history.back()->EndProcess(random);
+      }
+    }
+  }
+
   void Crash(SplitMix64& random) {
-    constexpr size_t kPageBytes = 4096;
     const size_t unsynced = data.size() - synced_bytes;
-    data.resize(synced_bytes + random.Below(unsynced + 1));
+    if (on_their_way.empty() || random.Below(2) == 0) {  // Else the room is there as a whole.
+      data.resize(synced_bytes + random.Below(unsynced + 1));
+    }
+    if (!on_their_way.empty()) {
+      LoseHeld(random, kSectorBytes);
+    }
     for (size_t at = synced_bytes; at < data.size(); at += kPageBytes) {
       if (random.Below(4) == 0) {
         std::memset(data.data() + at, 0, std::min(kPageBytes, data.size() - at));
@@ -65,6 +102,13 @@ void MemoryFileSystem::Crash(uint64_t seed) {
   SplitMix64 random(seed);
   handles_.clear();
   root_->Crash(random);
+}
+
+void MemoryFileSystem::EndProcess(uint64_t seed) {
+  const std::lock_guard lock(mutex_);
+  SplitMix64 random(seed);
+  handles_.clear();
+  root_->EndProcess(random);
 }
 
 absl::StatusOr<MemoryFileSystem::NodePtr> MemoryFileSystem::FindFolder(
@@ -121,9 +165,18 @@ absl::StatusOr<size_t> MemoryFileSystem::Write(int handle, absl::Span<const std:
   return data.size();
 }
 
+absl::StatusOr<size_t> MemoryFileSystem::WriteHeld(int handle, absl::Span<const std::byte> data) {
+  const std::lock_guard lock(mutex_);
+  DT_ASSIGN_OR_RETURN(const NodePtr node, Handle(handle));
+  node->on_their_way.emplace_back(node->data.size(), node->data.size() + data.size());
+  node->data.append(reinterpret_cast<const char*>(data.data()), data.size());
+  return data.size();
+}
+
 absl::Status MemoryFileSystem::Sync(int handle) {
   const std::lock_guard lock(mutex_);
   DT_ASSIGN_OR_RETURN(const NodePtr node, Handle(handle));
+  node->on_their_way.clear();
   node->synced_bytes = node->data.size();
   return absl::OkStatus();
 }

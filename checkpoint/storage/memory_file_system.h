@@ -2,8 +2,10 @@
 //
 // Until a file is synced, a crash keeps any prefix of its new bytes, with some pages as zeros;
 // until a folder is synced, each name in it may be as it was at any moment since the last sync.
-// This is weaker than the promises of ext4 and XFS, so whatever survives here survives there.
-// Thread-safe.
+// Writes of held memory go around the page cache into room that was reserved before, several at
+// once: a crash may leave the whole room, with zeros for any sectors, and so may the end of the
+// process. This is weaker than the promises of ext4 and XFS, so whatever survives here survives
+// there. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +27,14 @@ class MemoryFileSystem final : public FileSystem {
   // Simulates a power cut and a new mount: drops unsynced data and names as `seed` chooses. Handles
   // become invalid.
   void Crash(uint64_t seed);
+  // Simulates the end of the process alone: of the writes of held memory that no Sync has waited
+  // for, pages are lost as `seed` chooses. Handles become invalid.
+  void EndProcess(uint64_t seed);
 
   absl::StatusOr<int> Create(const std::string& path, int mode) override;
   absl::Status Allocate(int handle, uint64_t bytes) override;
   absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) override;
+  absl::StatusOr<size_t> WriteHeld(int handle, absl::Span<const std::byte> data) override;
   absl::Status Sync(int handle) override;
   absl::Status Close(int handle) override;
   absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) override;

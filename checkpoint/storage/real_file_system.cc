@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "checkpoint/storage/direct_file.h"
 #include "checkpoint/storage/file_system.h"
+#include "checkpoint/storage/write_blocks.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -289,15 +290,24 @@ class RealFileSystem final : public FileSystem {
       DT_RETURN_IF_ERROR(CheckRelativePath(path));
     }
     UniqueFd at(openat(root_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    for (const absl::string_view part : absl::StrSplit(path, '/', absl::SkipEmpty())) {
-      if (!at.valid()) {
-        break;
-      }
-      at.reset(openat(at.get(), std::string(part).c_str(),
-                      O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    }
     if (!at.valid()) {
       return Error(errno, "cannot open the folder", path);
+    }
+    for (const absl::string_view component : absl::StrSplit(path, '/', absl::SkipEmpty())) {
+      const std::string part(component);
+      UniqueFd next(
+          openat(at.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!next.valid()) {
+        const int error = errno;
+        struct stat info {};
+        const bool is_link = fstatat(at.get(), part.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+                             S_ISLNK(info.st_mode);
+        return is_link ? absl::InvalidArgumentError(absl::StrCat(
+                             "cannot open the folder ", DisplayName(path), ": ", part,
+                             " is a symbolic link, which is not followed; move its folder here"))
+                       : Error(error, "cannot open the folder", path);
+      }
+      at = std::move(next);
     }
     return at;
   }
@@ -320,8 +330,8 @@ class RealFileSystem final : public FileSystem {
       return ErrnoStatus(errno, absl::StrCat("cannot set the file's size to ", size, " bytes"));
     }
     auto queue = OpenUringQueue();
-    auto direct = std::make_unique<DirectFile>(handle, size,
-                                               queue.ok() ? *std::move(queue) : MakeThreadQueue());
+    auto direct = std::make_unique<DirectFile>(
+        handle, size, queue.ok() ? *std::move(queue) : MakeThreadQueue(), blocks_);
     const std::lock_guard lock(mutex_);
     uring_refusal_.Update(queue.status());
     direct_[handle] = std::move(direct);
@@ -343,6 +353,7 @@ class RealFileSystem final : public FileSystem {
 
   const std::string directory_;
   const UniqueFd root_;
+  const std::shared_ptr<WriteBlocks> blocks_ = std::make_shared<WriteBlocks>();
   std::mutex mutex_;
   absl::flat_hash_map<int, std::unique_ptr<DirectFile>> direct_;  // By handle.
   bool refuses_direct_ = false;

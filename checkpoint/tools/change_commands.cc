@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "checkpoint/commit/copy_checkpoint.h"
+#include "checkpoint/restore/open_target.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "checkpoint/storage/s3/s3_storage.h"
@@ -23,7 +24,6 @@
 #include "checkpoint/tools/export.h"
 #include "checkpoint/tools/folder_users.h"
 #include "checkpoint/tools/import.h"
-#include "checkpoint/tools/open_target.h"
 #include "checkpoint/tools/prune.h"
 #include "checkpoint/tools/repair.h"
 
@@ -240,8 +240,8 @@ absl::Status Import(const Arguments& arguments) {
     return absl::OkStatus();
   }
   absl::PrintF(
-      "imported %s (%s) to %s\nIt holds weights alone: a run with --run-dir %s that trains weights "
-      "of this type (--dtype) starts from them at step 0, with new optimizer states.\n",
+      "imported %s (%s) to %s\nIt holds weights alone: a run with --run-dir %s starts from them at "
+      "step 0, in the type in which it trains, with new optimizer states.\n",
       Count(result.tensors, "tensor"), Size(result.bytes), path, arguments.other);
   return absl::OkStatus();
 }

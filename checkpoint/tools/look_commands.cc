@@ -11,11 +11,11 @@
 #include "base/console/progress_line.h"
 #include "base/status.h"
 #include "checkpoint/restore/lineage.h"
+#include "checkpoint/restore/open_target.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/tools/commands.h"
 #include "checkpoint/tools/describe.h"
 #include "checkpoint/tools/diff.h"
-#include "checkpoint/tools/open_target.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -38,6 +38,12 @@ void PrintListRow(StepId id, const Manifest* manifest, bool resumable, const std
       known([](const Manifest& m) { return m.state.zero_stage; }),
       known([](const Manifest& m) { return FormatBytes(static_cast<double>(m.data_bytes())); }),
       resumable ? "yes" : "no", state);
+}
+
+// What is wrong with a checkpoint, for people. One that may not be read may be whole.
+std::string Problem(const absl::Status& status) {
+  return absl::StrCat(absl::IsPermissionDenied(status) ? "unreadable: " : "damaged: ",
+                      status.message());
 }
 
 // The error of a checkpoint that is there and cannot be read, with the exit code for it.
@@ -85,8 +91,7 @@ absl::Status List(const Arguments& arguments) {
       rows.push_back(ListedJson(id, known, resumes, status));
     } else {
       PrintListRow(id, known, resumes,
-                   status.ok() ? (arguments.verify ? "verified" : "complete")
-                               : absl::StrCat("damaged: ", status.message()));
+                   status.ok() ? (arguments.verify ? "verified" : "complete") : Problem(status));
     }
   }
   if (arguments.json) {
@@ -94,7 +99,11 @@ absl::Status List(const Arguments& arguments) {
   } else if (!arguments.verify && first.ok()) {
     std::printf("\nAll files are there, with the right sizes. --verify also reads every byte.\n");
   }
-  return first.ok() ? first : absl::InvalidArgumentError("a checkpoint is damaged (see above)");
+  return first.ok() ? first
+                    : absl::InvalidArgumentError(absl::StrCat(
+                          "a checkpoint ",
+                          absl::IsPermissionDenied(first) ? "cannot be read" : "is damaged",
+                          " (see above)"));
 }
 
 absl::Status Show(const Arguments& arguments) {
@@ -114,13 +123,15 @@ absl::Status VerifyAll(const Arguments& arguments) {
   DT_ASSIGN_OR_RETURN(const Target target, OpenTarget(arguments.directory));
   DT_ASSIGN_OR_RETURN(const std::vector<StepId> ids, CheckpointsOf(target));
   size_t damaged = 0;
+  size_t unreadable = 0;  // A run stops there, and does not go on from an older one.
   Json rows = Json::array();
   for (const StepId& id : ids) {
     const auto manifest = ReadManifest(*target.storage, id);
     const absl::Status status = manifest.ok()
                                     ? VerifyFiles(*target.storage, *manifest, Verify::kHashes)
                                     : manifest.status();
-    damaged += status.ok() ? 0 : 1;
+    unreadable += absl::IsPermissionDenied(status) ? 1 : 0;
+    damaged += status.ok() || absl::IsPermissionDenied(status) ? 0 : 1;
     if (arguments.json) {
       rows.push_back(
           {{"name", id.DirectoryName()},
@@ -133,12 +144,19 @@ absl::Status VerifyAll(const Arguments& arguments) {
           status.ok()
               ? absl::StrFormat("good: %d files, %s, every byte verified", manifest->files.size(),
                                 FormatBytes(static_cast<double>(manifest->data_bytes())))
-              : absl::StrCat("damaged: ", status.message()));
+              : Problem(status));
       std::fflush(stdout);  // Verifying the next checkpoint may take minutes.
     }
   }
   if (arguments.json) {
     PrintJson(rows);
+  }
+  if (unreadable > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d of %d checkpoints cannot be read: run this as the user who trains, or "
+                        "make them readable%s",
+                        unreadable, ids.size(),
+                        damaged == 0 ? "" : absl::StrFormat("; %d more are damaged", damaged)));
   }
   if (damaged > 0) {
     return absl::InvalidArgumentError(

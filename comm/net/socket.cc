@@ -227,12 +227,16 @@ bool IsLoopback(absl::string_view host) {
 }
 
 bool IsWildcard(absl::string_view host) {
-  const std::string text(host);
+  // As getaddrinfo reads it, which takes 0, 0x0 and ::%1 too.
+  const std::string text(host.substr(0, host.find('%')));
   in_addr v4{};
   in6_addr v6{};
-  return text.empty() || text == "*" ||
-         (inet_pton(AF_INET, text.c_str(), &v4) == 1 && v4.s_addr == 0) ||
-         (inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6));
+  if (inet_pton(AF_INET6, text.c_str(), &v6) == 1) {
+    const bool is_mapped_zero =
+        IN6_IS_ADDR_V4MAPPED(&v6) && std::count(v6.s6_addr + 12, v6.s6_addr + 16, 0) == 4;
+    return IN6_IS_ADDR_UNSPECIFIED(&v6) || is_mapped_zero;
+  }
+  return text.empty() || text == "*" || (inet_aton(text.c_str(), &v4) != 0 && v4.s_addr == 0);
 }
 
 absl::Status PrepareSocket(int fd, absl::Duration user_timeout) {

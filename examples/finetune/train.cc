@@ -118,8 +118,9 @@ absl::StatusOr<Finetune> ReadFinetune(const dtrain::Config& config) {
   return run;
 }
 
-dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetune& run,
-                                      bool has_documents, GptImpl& model) {
+absl::StatusOr<dtrain::EngineOptions> EngineOptionsOf(const dtrain::Config& config,
+                                                      const Finetune& run, bool has_documents,
+                                                      GptImpl& model) {
   dtrain::EngineOptions options;
   options.flops_per_sample = model.FlopsPerToken(config.sequence_length(), has_documents);
   if (run.lora()) {
@@ -128,6 +129,7 @@ dtrain::EngineOptions EngineOptionsOf(const dtrain::Config& config, const Finetu
     options.store_frozen = false;  // The base folder has them.
   } else {
     options.model_config = run.source.options.ToHuggingFace(config.precision());
+    DT_ASSIGN_OR_RETURN(options.model_files, dtrain::ReadTokenizerFiles(run.source.pretrained));
   }
   options.may_leave_step = true;
   return options;
@@ -202,6 +204,9 @@ class BaseModel final : public dtrain::Tracked {
  public:
   BaseModel(dtrain::Json shape, const std::string& weights) : shape_(std::move(shape)) {
     shape_["weights_digest"] = weights;
+    for (const char* const key : {"dtype", "torch_dtype"}) {  // The run's, which may change.
+      shape_.erase(key);
+    }
   }
   dtrain::Json SaveState() const override { return shape_; }
   absl::Status RestoreState(const dtrain::Json& saved) override {
@@ -256,9 +261,9 @@ absl::Status Train(dtrain::Job& job) {
   if (!config.data_validation().empty()) {
     DT_ASSIGN_OR_RETURN(valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
   }
-  DT_ASSIGN_OR_RETURN(
-      auto engine, dtrain::Engine::Create(
-                       job, *model, EngineOptionsOf(config, run, train->has_documents(), *model)));
+  DT_ASSIGN_OR_RETURN(dtrain::EngineOptions engine_options,
+                      EngineOptionsOf(config, run, train->has_documents(), *model));
+  DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(job, *model, std::move(engine_options)));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);

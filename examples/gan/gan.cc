@@ -24,6 +24,8 @@ absl::Status Train(dtrain::Job& job) {
   }
   const Circle circle;
   DT_ASSIGN_OR_RETURN(auto data, dtrain::DataLoader::Open(job, circle, {.shuffle = false}));
+  // train_epochs needs it; each engine takes a batch.
+  DT_RETURN_IF_ERROR(job.SetStepsPerEpoch(data->steps_per_epoch() / 2));
   DT_ASSIGN_OR_RETURN(auto g, dtrain::Engine::Create(job, *generator, {.name = "generator"}));
   DT_ASSIGN_OR_RETURN(auto d,
                       dtrain::Engine::Create(job, *discriminator, {.name = "discriminator"}));

@@ -33,8 +33,8 @@ struct Arguments {
 
 void AddDataOptions(CLI::App& app, Arguments& a) {
   app.add_option("--data", a.data.paths,
-                 "Token files (*.bin), or texts: files, JSONL (also .gz and .zst), folders, or - "
-                 "for standard input")
+                 "Token files (*.bin), or texts: files, JSONL (also .gz and .zst), Parquet, "
+                 "folders, or - for standard input")
       ->option_text("PATH...")
       ->required();
   app.add_option("--sequence-length", a.data.sequence_length,
@@ -44,10 +44,11 @@ void AddDataOptions(CLI::App& app, Arguments& a) {
       ->option_text("TOKENS")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--template", a.chat,
-                 "The lines are instruction data, written as: chatml, llama3, qwen, alpaca or "
-                 "plain; completions count. Default: they are texts")
+                 "The lines or rows are instruction data, written as: chatml, llama3, qwen, "
+                 "alpaca or plain; completions count. Default: they are texts")
       ->option_text("NAME");
-  app.add_option("--text-key", a.data.text_key, "Member of a JSONL line that is its text")
+  app.add_option("--text-key", a.data.text_key,
+                 "Member of a JSONL line, or column of a Parquet file, that is its text")
       ->option_text("NAME")
       ->capture_default_str();
   app.add_option("--document-token", a.evaluate.documents.token,
@@ -88,10 +89,13 @@ absl::Status Run(Arguments& a) {
   if (!a.chat.empty()) {
     DT_ASSIGN_OR_RETURN(a.data.chat, dtrain::plan::ChatTemplateFromName(a.chat));
   }
+  DT_RETURN_IF_ERROR(FindModel(kProgram, a.reading));
   PrepareToCompute(a.reading);
-  DT_ASSIGN_OR_RETURN(const TextFolder folder, OpenTextFolder(a.reading.folder, a.reading.type));
+  DT_ASSIGN_OR_RETURN(const TextFolder folder,
+                      OpenTextFolder({a.reading.folder, a.reading.type, a.reading.tokenizer}));
   a.data.positions = folder.options().max_position_embeddings;
   a.data.vocabulary = folder.options().vocab_size;
+  a.data.tokenizer_name = folder.tokenizer_name;
   DT_ASSIGN_OR_RETURN(const auto rows, OpenEvalRows(a.data, *folder.tokenizer));
   dtrain::Console console({.out_fd = STDERR_FILENO, .terminal = dtrain::IsTerminal(STDERR_FILENO)});
   const absl::Time begin = absl::Now();
@@ -131,6 +135,7 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  dtrain eval Qwen2.5-0.5B --data book.txt\n"
+      "  dtrain eval runs/gpt --data data/val.bin\n"
       "  dtrain eval tuned --data data/val.bin\n"
       "  dtrain eval tuned --data chats.jsonl --template qwen --json");
   Arguments arguments;

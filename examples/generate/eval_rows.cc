@@ -58,7 +58,7 @@ class RowsOfText final : public EvalRows {
              std::unique_ptr<plan::TextEncoder> encoder, int64_t length)
       : EvalRows(length),
         sources_(std::move(sources)),
-        reader_(sources_, /*source=*/0, /*record=*/0),
+        reader_(sources_, /*source=*/0, /*record=*/0, plan::ColumnsFor(rules)),
         rules_(std::move(rules)),
         encoder_(std::move(encoder)),
         length_(static_cast<size_t>(length)) {}
@@ -102,8 +102,8 @@ class RowsOfText final : public EvalRows {
     plan::ChunkDocuments made = plan::MakeDocuments(*chunk, source, rules_, *encoder_);
     if (!made.bad.empty()) {
       const plan::BadRecord& bad = made.bad.front();
-      return absl::InvalidArgumentError(absl::StrCat(
-          source.path, bad.line > 0 ? absl::StrCat(":", bad.line) : "", ": ", bad.what));
+      return absl::InvalidArgumentError(
+          absl::StrCat(plan::RecordPlace(source.path, *chunk, bad.line), ": ", bad.what));
     }
     for (const plan::Document& document : made.documents) {
       if (document.mask.empty()) {
@@ -170,24 +170,24 @@ absl::StatusOr<std::unique_ptr<EvalRows>> OpenFiles(const EvalData& data,
                                                     const plan::Tokenizer& tokenizer) {
   if (data.chat.has_value()) {
     return absl::InvalidArgumentError(
-        "--template is for JSONL; the masks of token files say already what counts");
+        "--template is for JSONL and Parquet; the masks of token files say already what counts");
   }
   DT_ASSIGN_OR_RETURN(plan::TokenCorpus corpus,
                       plan::TokenCorpus::Open(data.paths, plan::TokenFormat::kAuto));
   if (corpus.vocabulary() > data.vocabulary) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s was made by a tokenizer of %d ids, but the model has a vocabulary of %d (its own "
-        "tokenizer: %d): they are of two models; make the tokens again by dtrain data prepare "
-        "--tokenizer FOLDER",
-        corpus.files().front().path(), corpus.vocabulary(), data.vocabulary,
+        "%s was made by a tokenizer of %d ids, but the model has a vocabulary of %d (%s: %d): they "
+        "are of two models; make the tokens again by dtrain data prepare --tokenizer FOLDER",
+        corpus.files().front().path(), corpus.vocabulary(), data.vocabulary, data.tokenizer_name,
         tokenizer.vocab_size()));
   }
   // Files of other programs do not say what made them.
   if (corpus.vocabulary() > 0 && corpus.vocabulary() != tokenizer.vocab_size()) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s was made by a tokenizer of %d ids, but the model's own has %d: they are of two models; "
-        "make the tokens again by dtrain data prepare --tokenizer FOLDER",
-        corpus.files().front().path(), corpus.vocabulary(), tokenizer.vocab_size()));
+        "%s was made by a tokenizer of %d ids, but %s has %d: they are of two models; make the "
+        "tokens again by dtrain data prepare --tokenizer FOLDER",
+        corpus.files().front().path(), corpus.vocabulary(), data.tokenizer_name,
+        tokenizer.vocab_size()));
   }
   DT_ASSIGN_OR_RETURN(const int64_t packed, PackedLength(corpus));
   DT_ASSIGN_OR_RETURN(const int64_t length, LengthFor(data, packed));

@@ -41,6 +41,7 @@ struct EvalData {
   int64_t sequence_length = 0;
   int64_t positions = 0;                           // The model's: no row is longer.
   int64_t vocabulary = 0;                          // The model's: ids are below it.
+  std::string tokenizer_name = "the tokenizer";    // The one that is given, in messages.
   std::string text_key = "text";                   // The key of the text in JSONL.
   std::optional<dtrain::plan::ChatTemplate> chat;  // Lines are instruction data.
 };

@@ -149,12 +149,14 @@ absl::Status Run(Arguments& a) {
   if (!a.prompts.empty() && !a.file.empty()) {
     return absl::InvalidArgumentError("prompts are given as arguments and by --file; choose one");
   }
+  DT_RETURN_IF_ERROR(FindModel(kProgram, a.reading));
   DT_RETURN_IF_ERROR(Complete(a));
   if (a.prompts.empty()) {
     DT_ASSIGN_OR_RETURN(a.prompts, ReadPrompts(a.file.empty() ? "-" : a.file));
   }
   PrepareToCompute(a.reading);
-  DT_ASSIGN_OR_RETURN(const TextFolder folder, OpenTextFolder(a.reading.folder, a.reading.type));
+  DT_ASSIGN_OR_RETURN(const TextFolder folder,
+                      OpenTextFolder({a.reading.folder, a.reading.type, a.reading.tokenizer}));
   for (const std::string& text : a.prompts) {
     if (a.prompts.size() > 1 && !a.json) {
       Print(absl::StrCat("> ", text, "\n"));
@@ -175,6 +177,7 @@ int main(int argc, char** argv) {
       "The text goes to standard output as it is written. It ends where the model writes\n"
       "an end token, which its files name, or after --max-tokens.\n\n"
       "Examples:\n"
+      "  dtrain generate runs/gpt \"Once upon\"\n"
       "  dtrain generate Qwen2.5-0.5B \"The capital of France is\"\n"
       "  dtrain generate tuned --template qwen \"Why is the sky blue?\" --temperature 0.7\n"
       "  dtrain generate tuned --file prompts.txt --json > answers.jsonl");

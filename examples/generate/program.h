@@ -14,11 +14,16 @@ class App;
 struct ReadingOptions {
   std::string folder;
   std::string type = "float32";
+  std::string tokenizer;
   int threads = 0;  // 0: as many as this process may use cores.
 };
 
-// Adds the folder of the model and the options of how it is computed.
+// Adds the folder of the model, its tokenizer and the options of how it is computed.
 void AddReadingOptions(CLI::App& app, ReadingOptions& options);
+
+// Puts the model's folder in place of a run directory or checkpoint (dtrain::FindModelFolder), and
+// says on stderr which one it is, behind the name `program`. NotFound: it is no whole model.
+absl::Status FindModel(const char* program, ReadingOptions& options);
 
 // Before the first operation: how many threads LibTorch computes with, and what this CPU lacks.
 void PrepareToCompute(const ReadingOptions& options);

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/file.h"
 #include "base/status.h"
 #include "generate/generate.h"
 #include "gpt/config_reader.h"
+#include "runtime/plan/tokenizer/bytes_tokenizer.h"
 #include "runtime/plan/tokenizer/tokenizer.h"
 
 namespace {
@@ -20,9 +20,9 @@ using dtrain::plan::Tokenizer;
 constexpr int64_t kBytesVocabulary = 256;
 constexpr char kBytesPrompt[] = "#include <";
 
-bool HasTokenizer(const std::string& folder) {
-  return dtrain::FileExists(folder + "/tokenizer.json") ||
-         dtrain::FileExists(folder + "/tokenizer.model");
+absl::StatusOr<std::unique_ptr<Tokenizer>> Open(const std::string& tokenizer) {
+  return tokenizer == dtrain::plan::kBytesTokenizer ? dtrain::plan::MakeBytesTokenizer()
+                                                    : Tokenizer::Load(tokenizer);
 }
 
 GenerateOptions OptionsFor(const SampleOptions& options) {
@@ -49,8 +49,7 @@ absl::StatusOr<std::string> SampleBytes(GptImpl& model, const SampleOptions& opt
 
 }  // namespace
 
-absl::StatusOr<SampleOptions> SampleOptions::FromJson(const dtrain::Json& json,
-                                                      const std::string& pretrained) {
+absl::StatusOr<SampleOptions> SampleOptions::FromJson(const dtrain::Json& json) {
   SampleOptions options;
   ConfigReader reader(json, "sample");
   const auto text = [&](const char* key) -> std::optional<std::string> {
@@ -74,10 +73,6 @@ absl::StatusOr<SampleOptions> SampleOptions::FromJson(const dtrain::Json& json,
   reader.Positive("temperature", options.temperature);
   reader.Integer("top_k", options.top_k);
   DT_RETURN_IF_ERROR(reader.Finish());
-  if (options.tokenizer.empty() && !pretrained.empty() && options.tokens > 0 &&
-      HasTokenizer(pretrained)) {
-    options.tokenizer = pretrained;
-  }
   return options;
 }
 
@@ -86,11 +81,12 @@ bool ShowsText(const GptOptions& model, const SampleOptions& options) {
 }
 
 absl::StatusOr<std::string> SampleText(GptImpl& model, const SampleOptions& options) {
-  if (options.tokenizer.empty()) {
+  const bool is_bytes = options.tokenizer == dtrain::plan::kBytesTokenizer &&
+                        model.options().vocab_size == kBytesVocabulary;
+  if (options.tokenizer.empty() || is_bytes) {
     return SampleBytes(model, options);
   }
-  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                      Tokenizer::Load(options.tokenizer));
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Open(options.tokenizer));
   std::vector<uint32_t> ids;
   DT_RETURN_IF_ERROR(tokenizer->Encode(options.prompt.value_or(""), {.add_template = true}, &ids));
   if (ids.empty()) {  // A document begins behind the end of another.

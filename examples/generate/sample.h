@@ -15,14 +15,12 @@ struct SampleOptions {
   int64_t tokens = 300;  // 0: no sample.
   double temperature = 0.8;
   int64_t top_k = 40;  // 0: all.
-  // A folder or file; "": tokens are bytes, or their text is not known.
+  // A folder or file; "bytes": tokens are bytes. "": the same, or their text is not known.
   std::string tokenizer = "";
 
   // Reads "prompt", "tokens" (for bytes also "bytes"), "temperature", "top_k" and "tokenizer" of a
-  // run's "sample". `pretrained`: the folder of the model that was trained on, whose tokenizer is
-  // the default; "": none. InvalidArgument names an unknown key or a value of another type.
-  static absl::StatusOr<SampleOptions> FromJson(const dtrain::Json& json,
-                                                const std::string& pretrained);
+  // run's "sample". InvalidArgument names an unknown key or a value of another type.
+  static absl::StatusOr<SampleOptions> FromJson(const dtrain::Json& json);
 };
 
 // Whether a sample is asked for, and its tokens have a text that is known: by a tokenizer, or as

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "generate/choose_token.h"
 #include "gpt/model_source.h"
+#include "runtime/plan/tokenizer/bytes_tokenizer.h"
 
 namespace {
 
@@ -55,38 +56,42 @@ const std::vector<std::pair<const char*, Json>>& OtherSettings() {
   return *settings;
 }
 
-// Tells a user whose path is no folder of a model what to give instead.
-absl::Status CheckModelFolder(const std::string& path) {
-  if (!dtrain::FileExists(path + "/config.json")) {
-    return absl::NotFoundError(
-        absl::StrCat(path,
-                     "/config.json is not there; give the folder of a model, with config.json, "
-                     "*.safetensors and a tokenizer"));
+// The tokenizer that was named, or else the one of the model in `folder`.
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& named,
+                                                         const std::string& folder) {
+  if (named == dtrain::plan::kBytesTokenizer) {
+    return dtrain::plan::MakeBytesTokenizer();
   }
-  if (dtrain::FileExists(path + "/run.json")) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is a run directory; give the model/ folder of one of its checkpoints, in "
-        "%s/checkpoints/step-*, with the tokenizer's files in it",
-        path, path));
+  auto tokenizer = Tokenizer::Load(named.empty() ? folder : named);
+  if (named.empty() && absl::IsNotFound(tokenizer.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        tokenizer.status().message(),
+        "; name the one of the training data: --tokenizer FOLDER, or --tokenizer bytes if it was "
+        "made without a tokenizer"));
   }
-  return absl::OkStatus();
+  return tokenizer;
 }
 
 }  // namespace
 
-absl::StatusOr<TextFolder> OpenTextFolder(const std::string& path, const std::string& type) {
-  DT_RETURN_IF_ERROR(CheckModelFolder(path));
+absl::StatusOr<TextFolder> OpenTextFolder(const TextFolderOptions& options) {
   TextFolder folder;
-  folder.path = path;
-  DT_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(path));
-  DT_ASSIGN_OR_RETURN(folder.model,
-                      ReadModelFolder(path, type == "bfloat16" ? at::kBFloat16 : at::kFloat));
+  folder.path = options.path;
+  folder.tokenizer_name =
+      options.tokenizer == dtrain::plan::kBytesTokenizer
+          ? "the tokenizer of bytes"
+          : absl::StrCat("the tokenizer in ",
+                         options.tokenizer.empty() ? options.path : options.tokenizer);
+  DT_ASSIGN_OR_RETURN(folder.tokenizer, OpenTokenizer(options.tokenizer, folder.path));
+  DT_ASSIGN_OR_RETURN(
+      folder.model,
+      ReadModelFolder(folder.path, options.type == "bfloat16" ? at::kBFloat16 : at::kFloat));
   const int64_t model = folder.options().vocab_size;
   if (folder.tokenizer->vocab_size() > model) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "the tokenizer in %s has %d tokens, but its model has %d (vocab_size): they are of two "
-        "models; take the tokenizer that belongs to the model",
-        path, folder.tokenizer->vocab_size(), model));
+        "%s has %d tokens, but the model in %s has %d (vocab_size): they are of two models; take "
+        "the tokenizer that belongs to the model",
+        folder.tokenizer_name, folder.tokenizer->vocab_size(), folder.path, model));
   }
   return folder;
 }

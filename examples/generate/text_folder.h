@@ -15,13 +15,20 @@ struct TextFolder {
   std::string path;
   Gpt model{nullptr};
   std::unique_ptr<dtrain::plan::Tokenizer> tokenizer;
+  std::string tokenizer_name;  // For messages: "the tokenizer in FOLDER".
 
   const GptOptions& options() const { return model->options(); }
 };
 
-// `type`: "float32" or "bfloat16". The errors of ReadModelFolder and of Tokenizer::Load;
-// InvalidArgument with both sizes if the tokenizer is another model's.
-absl::StatusOr<TextFolder> OpenTextFolder(const std::string& path, const std::string& type);
+struct TextFolderOptions {
+  std::string path;       // The model's folder.
+  std::string type;       // "float32" or "bfloat16".
+  std::string tokenizer;  // A folder or file; "bytes": tokens are bytes. "": the model's own.
+};
+
+// The errors of ReadModelFolder and Tokenizer::Load; NotFound says what to give if the model has no
+// tokenizer; InvalidArgument with both sizes if it is another model's.
+absl::StatusOr<TextFolder> OpenTextFolder(const TextFolderOptions& options);
 
 // The settings of generation_config.json that Generate can follow: the repetition penalty, and
 // settings that change even the most likely tokens and that it cannot do, by name.

@@ -1,9 +1,11 @@
 // Trains the example's GPT on token files: `dtrain-gpt CONFIG.json`.
 #include <dtrain/dtrain.h>
 
+#include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "generate/sample.h"
+#include "generate/training_tokenizer.h"
 #include "gpt/model_source.h"
 
 namespace {
@@ -17,14 +19,20 @@ constexpr char kAbout[] =
     "  --set model.hidden_size=N ...  A Llama of the shape that you give.\n"
     "  --set data.document_token=0    Keep attention inside each document of a sample.\n"
     "  --set sample.tokenizer=FOLDER  Tokenizer of the text that is shown at the end.\n"
-    "                                 Default: the one in model.pretrained.\n"
+    "                                 Default: the one in model.pretrained, else that\n"
+    "                                 of the corpus.\n"
     "docs/MODELS.md explains them.\n";
 
 // A sample that cannot be made is no reason to fail a training that is done.
 absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,
                         const SampleOptions& options) {
-  if (!ShowsText(model.options(), options)) {
-    return absl::OkStatus();  // At stage 3 weights would be gathered for nothing.
+  // Rank 0 alone has looked for the tokenizer. Where it shows none, the ranks do not gather
+  // weights.
+  const bool shows_text = job.rank() == 0 && ShowsText(model.options(), options);
+  const at::Tensor agreed = at::full({1}, shows_text ? 1 : 0, at::kInt);
+  DT_RETURN_IF_ERROR(job.Broadcast(agreed));
+  if (agreed.item<int>() == 0) {
+    return absl::OkStatus();
   }
   absl::StatusOr<std::string> text = std::string();
   DT_RETURN_IF_ERROR(engine.WithParameters([&] {
@@ -40,6 +48,40 @@ absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model
   return absl::OkStatus();
 }
 
+// The tokenizer by which the model/ of each checkpoint, and the sample at the end, can write text;
+// rank 0's counts. A training needs none.
+TrainingTokenizer TokenizerOf(dtrain::Job& job, const SampleOptions& sample,
+                              const std::string& pretrained) {
+  if (job.rank() != 0) {
+    return {};
+  }
+  auto tokenizer = TokenizerOfTraining(job.config(), sample, pretrained);
+  if (!tokenizer.ok()) {
+    job.metrics().Print(
+        absl::StrCat("checkpoints will hold no tokenizer: ", tokenizer.status().message()));
+    return {.source = sample.tokenizer, .files = {}};
+  }
+  return *std::move(tokenizer);
+}
+
+// The last lines of a run, with what people do next.
+std::string LastLines(const dtrain::Job& job, bool writes_text) {
+  const std::string& run = job.run_dir();
+  const double epochs = job.config().train_epochs();
+  const std::string longer =
+      epochs > 0 ? absl::StrFormat("train_epochs=%g", 2 * epochs)
+                 : absl::StrFormat("train_steps=%d", 2 * job.config().train_steps());
+  return absl::StrFormat(
+      "run directory: %s\ntry next:\n"
+      "  --set %s      train on from here (the same command resumes)\n"
+      "  --fresh                  start again from step 0 (this run is moved aside)\n"
+      "%s"
+      "  dtrain checkpoint list %s\n"
+      "  tensorboard --logdir %s/report/tensorboard",
+      run, longer, writes_text ? absl::StrFormat("  dtrain generate %s \"Some text\"\n", run) : "",
+      run, run);
+}
+
 double FlopsOf(const dtrain::Config& config, const dtrain::TokenLoader& data,
                const GptImpl& model) {
   return model.FlopsPerToken(config.sequence_length(), data.has_documents());
@@ -49,8 +91,7 @@ absl::Status Train(dtrain::Job& job) {
   const dtrain::Config& config = job.config();
   DT_ASSIGN_OR_RETURN(const ModelSource source, ReadModelSource(config));
   const GptOptions& options = source.options;
-  DT_ASSIGN_OR_RETURN(const SampleOptions sample,
-                      SampleOptions::FromJson(config.user("sample"), source.pretrained));
+  DT_ASSIGN_OR_RETURN(SampleOptions sample, SampleOptions::FromJson(config.user("sample")));
   DT_RETURN_IF_ERROR(
       dtrain::CheckModelFits(job, options.ToHuggingFace(config.precision())));  // Not killed later.
   DT_ASSIGN_OR_RETURN(Gpt model, MakeModel(job, source));
@@ -58,10 +99,14 @@ absl::Status Train(dtrain::Job& job) {
   DT_ASSIGN_OR_RETURN(auto train, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain, ids));
   DT_ASSIGN_OR_RETURN(auto valid, dtrain::TokenLoader::Open(job, dtrain::Split::kValidation, ids));
   DT_RETURN_IF_ERROR(CheckVocabulary(job, source, *train));
+  TrainingTokenizer tokenizer = TokenizerOf(job, sample, source.pretrained);
+  sample.tokenizer = tokenizer.source;
+  const bool writes_text = !tokenizer.files.empty();
   DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(
                                        job, *model,
                                        {.flops_per_sample = FlopsOf(config, *train, *model),
                                         .model_config = options.ToHuggingFace(config.precision()),
+                                        .model_files = std::move(tokenizer.files),
                                         .may_leave_step = true}));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
@@ -79,13 +124,7 @@ absl::Status Train(dtrain::Job& job) {
   }
   DT_RETURN_IF_ERROR(checkpoints->Finish());
   DT_RETURN_IF_ERROR(ShowSample(job, *engine, *model, sample));
-  job.metrics().Print(absl::StrFormat(
-      "run directory: %s\ntry next:\n"
-      "  --set train_steps=%d      train on from here (the same command resumes)\n"
-      "  --fresh                  start again from step 0 (this run is moved aside)\n"
-      "  dtrain checkpoint list %s\n"
-      "  tensorboard --logdir %s/report/tensorboard",
-      job.run_dir(), 2 * config.train_steps(), job.run_dir(), job.run_dir()));
+  job.metrics().Print(LastLines(job, writes_text));
   return absl::OkStatus();
 }
 

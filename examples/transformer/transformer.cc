@@ -18,6 +18,7 @@ absl::Status Train(dtrain::Job& job) {
   if (!weights.empty()) DT_RETURN_IF_ERROR(dtrain::WarmStart(job, *net, weights).status());
   const Counting counting;
   DT_ASSIGN_OR_RETURN(auto data, dtrain::DataLoader::Open(job, counting, {.shuffle = false}));
+  DT_RETURN_IF_ERROR(job.SetStepsPerEpoch(data->steps_per_epoch()));  // train_epochs needs it.
   DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(job, *net));
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);

@@ -94,8 +94,8 @@ void AddDataOptions(CLI::App& app, FinetuneOptions& options) {
       ->required();
   app.add_option(
          "DATA", options.data,
-         "JSONL files, also .gz and .zst, with {\"prompt\", \"completion\"}, {\"messages\"} "
-         "or {\"instruction\", \"output\"} on each line")
+         "JSONL files, also .gz and .zst, or Parquet files, with {\"prompt\", \"completion\"}, "
+         "{\"messages\"} or {\"instruction\", \"output\"} on each line or in the columns")
       ->required();
   app.add_option("--out", options.out, "Folder for the tuned model")
       ->option_text("FOLDER")
@@ -115,7 +115,7 @@ void AddDataOptions(CLI::App& app, FinetuneOptions& options) {
       ->check(CLI::IsMember({"cut", "drop", "refuse"}))
       ->capture_default_str();
   app.add_option("--skip-bad", options.skip_bad,
-                 "Leave out up to N lines that cannot be read, such as those that are no JSON")
+                 "Leave out up to N records that cannot be read, such as lines that are no JSON")
       ->option_text("N")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();

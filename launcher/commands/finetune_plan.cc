@@ -1,13 +1,13 @@
 #include "launcher/commands/finetune_plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/crc32c.h"
+#include "base/numeric/epoch_steps.h"
 #include "base/status.h"
 
 namespace dtrain::launcher {
@@ -169,12 +169,11 @@ absl::StatusOr<PreparedRows> RowsOf(const Json& manifest, const std::string& dat
 Json FinetuneConfig(const FinetuneOptions& options, int64_t row_length, const PreparedRows& rows) {
   const int64_t rank_batch = (options.batch + options.ranks - 1) / options.ranks;
   const int64_t batch = rank_batch * options.ranks;
-  const auto steps_of = [batch](double samples) {
-    return std::max<int64_t>(1, std::llround(std::ceil(samples / static_cast<double>(batch))));
+  const auto steps_of = [batch](double epochs, int64_t count) {
+    return StepsOfEpochs(epochs, static_cast<double>(count) / static_cast<double>(batch));
   };
-  const auto train_rows = static_cast<double>(rows.train);
-  const int64_t steps = steps_of(options.epochs * train_rows);
-  const int64_t epoch = steps_of(train_rows);
+  const int64_t steps = steps_of(options.epochs, rows.train);
+  const int64_t epoch = steps_of(1, rows.train);
   const double usual_rate = options.full ? kFullRate : kLoraRate;
   // CheckOutput has seen to the folder.
   Json finetune = {
@@ -188,7 +187,7 @@ Json FinetuneConfig(const FinetuneOptions& options, int64_t row_length, const Pr
                  {"train_micro_batch_size_per_gpu", MicroBatch(rank_batch)},
                  {"train_steps", steps},
                  {"eval_interval", epoch},
-                 {"eval_batches", steps_of(static_cast<double>(rows.validation))},
+                 {"eval_batches", steps_of(1, rows.validation)},
                  {"seed", 1},
                  {"gradient_clipping", 1.0},
                  {"optimizer",
@@ -202,7 +201,6 @@ Json FinetuneConfig(const FinetuneOptions& options, int64_t row_length, const Pr
                   {{"type", "WarmupCosineLR"},
                    {"params",
                     {{"warmup_num_steps", std::max<int64_t>(2, steps / 33)},
-                     {"total_num_steps", std::max<int64_t>(3, steps)},
                      {"warmup_type", "linear"},
                      {"warmup_min_ratio", 0.1},
                      {"cos_min_ratio", 0.1}}}}},

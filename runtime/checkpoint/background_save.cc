@@ -45,6 +45,13 @@ absl::StatusOr<bool> OnAnyRank(comm::Group& group, bool mine, const char* name) 
 BackgroundSave::BackgroundSave(Job& job)
     : job_(job), worker_({.name = "dtrain-save", .queue_capacity = 1, .low_priority = true}) {}
 
+BackgroundSave::~BackgroundSave() {
+  if (pool_ != nullptr) {
+    pool_->EndFilling();
+  }
+  WaitToEnd();
+}
+
 uint32_t BackgroundSave::Vote() {
   const std::lock_guard lock(mutex_);
   const bool lives = running() && !report_.has_value();
@@ -107,15 +114,34 @@ void BackgroundSave::Guard(EngineState& engine) {
   };
 }
 
+void BackgroundSave::FitPool(uint64_t live) {
+  if (pool_ != nullptr && pool_->bytes_max() >= live) {  // Free memory is not read each time.
+    return;
+  }
+  const uint64_t bytes = StagingBytes(job_, live);
+  if (pool_ == nullptr || pool_->bytes_max() < bytes) {
+    if (pool_ != nullptr) {
+      pool_->EndFilling();
+    }
+    pool_ = std::make_shared<checkpoint::StagingPool>(bytes);
+  }
+}
+
+void BackgroundSave::Expect(uint64_t bytes) {
+  if (running() || bytes == 0) {
+    return;
+  }
+  // Whole tensors are shared out, so that a rank may copy more; blocks are made as they are needed.
+  FitPool(2 * bytes);
+  worker_.Submit([pool = pool_, bytes] { pool->Fill(bytes); });
+}
+
 void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot) {
   DT_CHECK(!running() && exchange_ != nullptr) << "Prepare has not returned true";
-  const uint64_t live = checkpoint::LiveBytes(snapshot.source);
-  if (pool_ == nullptr || pool_->bytes_max() < live) {  // Free memory is not read each time.
-    const uint64_t bytes = StagingBytes(job_, live);
-    if (pool_ == nullptr || pool_->bytes_max() < bytes) {
-      pool_ = std::make_unique<checkpoint::StagingPool>(bytes);
-    }
+  if (pool_ != nullptr) {
+    pool_->EndFilling();
   }
+  FitPool(checkpoint::LiveBytes(snapshot.source));
   source_ = std::make_shared<checkpoint::StagedSource>(
       std::move(snapshot.source), *pool_,
       static_cast<uint64_t>(job_.config().checkpoint_write_rate()));

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "base/threads/worker.h"
 #include "checkpoint/commit/staged_source.h"
+#include "checkpoint/commit/staging_pool.h"
 #include "checkpoint/commit/writer.h"
 #include "checkpoint/exchange.h"
 #include "comm/group.h"
@@ -36,8 +37,10 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   explicit BackgroundSave(Job& job);
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
-  ~BackgroundSave() { WaitToEnd(); }
+  ~BackgroundSave();
 
+  // The first save will copy about `bytes` on this rank: gets the memory for them beside training.
+  void Expect(uint64_t bytes);
   // Whether a save may start, because none was under way on any rank at the last step's agreement.
   // Collective where no step with guarded engines has ended since the call before. Makes the group
   // of saves at the first call, and anew after a save that may have broken it.
@@ -70,13 +73,15 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   // slow, it would else be late for the next collective, by more than that allows.
   absl::Status LetUpdate(bool together);
   absl::Status MakeExchange();
+  // Makes `pool_` as large as it may be for a save that copies `live` bytes.
+  void FitPool(uint64_t live);
   void Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source);
   checkpoint::SaveReport End();
 
   Job& job_;
   std::unique_ptr<comm::Group> group_;  // For the saves' messages; null when this rank is alone.
   std::unique_ptr<checkpoint::Exchange> exchange_;
-  std::unique_ptr<checkpoint::StagingPool> pool_;
+  std::shared_ptr<checkpoint::StagingPool> pool_;     // Null: neither expected nor begun.
   std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save is under way.
   std::optional<uint32_t>
       votes_;  // Those of all ranks in the last step; none: Prepare has taken them.

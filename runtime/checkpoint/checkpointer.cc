@@ -268,9 +268,11 @@ absl::Status Checkpointer::RestoreLatest() {
   DT_RETURN_IF_ERROR(state_->CheckTracked());
   DT_RETURN_IF_ERROR(state_->EndBackground(/*wait=*/true));
   uint64_t bytes = 0;
+  uint64_t live = 0;
   for (const auto& [name, engine] : state_->engines) {
     DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
     bytes += StoredBytes(engine->state());
+    live += LiveBytes(engine->state(), state_->job.world_size());
   }
   DT_RETURN_IF_ERROR(state_->CheckTensors());
   if (state_->job.rank() == 0) {
@@ -280,10 +282,12 @@ absl::Status Checkpointer::RestoreLatest() {
   std::string note;
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->ReadLatest(note));
   if (checkpoint != nullptr) {
-    return state_->Resume(*checkpoint, std::move(note));
-  }
-  if (state_->journal.is_wanted()) {  // Its steps need a checkpoint to be replayed from.
+    DT_RETURN_IF_ERROR(state_->Resume(*checkpoint, std::move(note)));
+  } else if (state_->journal.is_wanted()) {  // Its steps need a checkpoint to be replayed from.
     state_->Save(state_->engines[0].second->step(), SaveKind::kInStep);
+  }
+  if (state_->background != nullptr && SavesOnTheWay(state_->job.config())) {
+    state_->background->Expect(live);
   }
   return absl::OkStatus();
 }

@@ -54,9 +54,10 @@ std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace p
   return {{slice, slice.begin}};
 }
 
-std::string LayoutHash(const EngineState& state) {
-  return absl::StrFormat("%016x", state.flat->layout().hash());
+std::string LayoutHash(const plan::ParamLayout& layout) {
+  return absl::StrFormat("%016x", layout.hash());
 }
+std::string LayoutHash(const EngineState& state) { return LayoutHash(state.flat->layout()); }
 
 absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
                                             const std::string& engine) {
@@ -105,6 +106,11 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
     snapshot.source.model_files.emplace_back("config.json",
                                              DumpJson(state.options.model_config, 2) + "\n");
   }
+  if (engine.empty() && place.rank == 0) {
+    snapshot.source.model_files.insert(snapshot.source.model_files.end(),
+                                       state.options.model_files.begin(),
+                                       state.options.model_files.end());
+  }
   snapshot.source.job.zero_stage = state.zero_stage;
   snapshot.source.job.layout_hash = LayoutHash(state);
   snapshot.source.job.engine = {{"optimizer", state.optimizer.name},
@@ -126,6 +132,21 @@ uint64_t StoredBytes(const EngineState& state) {
     bytes += static_cast<uint64_t>(state.flat->layout().total_elements()) * tensor.itemsize();
   }
   return bytes;
+}
+
+uint64_t LiveBytes(const EngineState& state, int world_size) {
+  if (!state.flat->device().is_host()) {
+    return 0;  // A snapshot has copies of what lies on a GPU.
+  }
+  uint64_t bytes = 0;
+  for (const StoredTensor& item : StoredTensors(state)) {
+    // Gathered weights are copies, and so are buffers and frozen weights.
+    bytes += item.shared.has_value() || !item.is_updated ? 0 : item.tensor.nbytes();
+  }
+  for (const auto& [name, tensor] : UpdateState(state)) {
+    bytes += static_cast<uint64_t>(state.flat->layout().total_elements()) * tensor.itemsize();
+  }
+  return bytes / static_cast<uint64_t>(world_size);
 }
 
 void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all) {

@@ -39,6 +39,7 @@ plan::FlatRange SliceOf(int64_t total_elements, RankPlace place);
 // rank has all, its slice.
 std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace place);
 // The parameter layout's, in manifests.
+std::string LayoutHash(const plan::ParamLayout& layout);
 std::string LayoutHash(const EngineState& state);
 
 // Spans into the engine's memory: the engine must not step while the source is used. The vectors
@@ -52,6 +53,9 @@ absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace 
                                             const std::string& name);
 // The size of a checkpoint's tensors of this engine, in the files of all ranks together.
 uint64_t StoredBytes(const EngineState& state);
+// About how many bytes of one rank's snapshot of this engine lie in memory that the next update
+// changes.
+uint64_t LiveBytes(const EngineState& state, int world_size);
 // Adds what another engine, `name`, gave.
 void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
 

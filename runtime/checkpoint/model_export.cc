@@ -13,13 +13,13 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "checkpoint/format/safetensors.h"
-#include "checkpoint/storage/plain_file.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "dtrain/model_files.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/model/dtypes.h"
 #include "runtime/optimizer/engine_state.h"
+#include "runtime/plan/data/tokenizer_files.h"
 
 namespace dtrain {
 namespace {
@@ -167,6 +167,14 @@ absl::Status WriteInto(const std::string& directory, const ModelFolderContent& c
   return storage->SyncDirectory("");
 }
 
+// Adds files to those of a folder, or replaces the ones of their names.
+void PutFiles(const plan::NamedTexts& more, plan::NamedTexts& files) {
+  for (const auto& file : more) {
+    std::erase_if(files, [&](const auto& earlier) { return earlier.first == file.first; });
+    files.push_back(file);
+  }
+}
+
 // The tensors of an export, by its names.
 std::vector<StoredTensor> TensorsOf(const EngineState& state, const ExportOptions& options) {
   std::vector<StoredTensor> stored =
@@ -251,7 +259,8 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
   if (!state.options.model_config.is_null()) {
     content.files.emplace_back("config.json", DumpJson(state.options.model_config, 2) + "\n");
   }
-  content.files.insert(content.files.end(), options.files.begin(), options.files.end());
+  PutFiles(state.options.model_files, content.files);
+  PutFiles(options.files, content.files);
   content.weights = options.weights;
   content.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
   for (const StoredTensor& item : stored) {
@@ -281,18 +290,7 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadTokenizerFiles(
     const std::string& directory) {
-  std::vector<std::pair<std::string, std::string>> files;
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                           "vocab.json", "merges.txt", "special_tokens_map.json",
-                           "added_tokens.json", "chat_template.jinja", "generation_config.json"}) {
-    const std::string path = absl::StrCat(directory, "/", name);
-    std::error_code error;
-    if (fs::exists(path, error)) {
-      DT_ASSIGN_OR_RETURN(std::string text, checkpoint::ReadPlainFile(path, uint64_t{1} << 28));
-      files.emplace_back(name, std::move(text));
-    }
-  }
-  return files;
+  return plan::ReadTokenizerFiles(directory);
 }
 
 }  // namespace dtrain

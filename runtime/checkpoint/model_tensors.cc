@@ -2,12 +2,17 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/Functions.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "checkpoint/format/manifest.h"
 #include "runtime/checkpoint/restore/shared_ranges.h"
 #include "runtime/model/dtypes.h"
 #include "runtime/offload/far_tier.h"
@@ -72,6 +77,25 @@ class Copies {
   at::Tensor file_;
   int64_t used_ = 0;
 };
+
+// The first save would fail with them otherwise, and every later one.
+absl::Status CheckModelFiles(const EngineOptions& options) {
+  std::set<std::string> names;
+  if (!options.model_config.is_null()) {
+    names.insert("config.json");
+  }
+  for (const auto& [name, text] : options.model_files) {
+    const bool is_weights =
+        absl::EndsWith(name, ".safetensors") || absl::EndsWith(name, ".safetensors.index.json");
+    if (!checkpoint::IsPlainName(name) || is_weights || !names.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "EngineOptions::model_files has \"", absl::CHexEscape(name),
+          "\"; allowed: different names of [A-Za-z0-9_][A-Za-z0-9_.-]*, at most 128 characters, "
+          "that are neither weights (*.safetensors) nor the config.json of model_config"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -146,6 +170,7 @@ checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
 }
 
 absl::Status CheckStorable(const EngineState& state) {
+  DT_RETURN_IF_ERROR(CheckModelFiles(state.options));
   for (const StoredTensor& item : StoredTensors(state)) {
     DT_RETURN_IF_ERROR(Annotate(DTypeOf(item.tensor.scalar_type()).status(), item.name));
   }
@@ -194,7 +219,36 @@ absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
   return absl::OkStatus();
 }
 
-absl::Status ReadModel(EngineState& state, const std::string& prefix, RestoreReads& reads) {
+absl::StatusOr<std::vector<checkpoint::TensorSpec>> ModelSpecs(const EngineState& state) {
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const StoredTensor& item : StoredTensors(state)) {
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
+    specs.push_back({item.name, dtype, item.tensor.sizes().vec()});
+  }
+  return specs;
+}
+
+absl::Status ReadMasters(EngineState& state, const std::string& prefix, RestoreReads& reads) {
+  const at::Tensor& master = state.optimizer.master;
+  if (!master.defined()) {
+    return absl::OkStatus();
+  }
+  const PublicName& public_name = state.options.public_name;
+  for (const plan::LayoutEntry& entry : state.flat->layout().entries()) {
+    const std::string name = prefix + (public_name ? public_name(entry.name) : entry.name);
+    DT_ASSIGN_OR_RETURN(const checkpoint::TensorSpec stored,
+                        StoredForm(reads.from(), {name, DType::kFloat32, entry.shape}));
+    const plan::OwnedRange whole{{entry.offset, entry.offset + entry.elements}, 0};
+    for (const SharedRange& range : SharedRanges({whole}, state.owned)) {
+      DT_RETURN_IF_ERROR(
+          reads.Model(stored, range.from, master.narrow(0, range.to, range.elements)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(EngineState& state, const std::string& prefix, ModelPart part,
+                       RestoreReads& reads, Conversions& converted) {
   for (LiveParameters* const live : state.lives()) {
     DT_RETURN_IF_ERROR(live->Invalidate());  // A gather under way reads what is written here.
   }
@@ -204,8 +258,15 @@ absl::Status ReadModel(EngineState& state, const std::string& prefix, RestoreRea
     }
   }
   for (const StoredTensor& item : StoredTensors(state)) {
+    const bool is_frozen = item.shared.has_value() && item.shared->frozen;
+    if (part == ModelPart::kNotUpdated && item.is_updated && !is_frozen) {
+      continue;
+    }
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(item.tensor.scalar_type()));
-    const checkpoint::TensorSpec stored = {prefix + item.name, dtype, item.tensor.sizes().vec()};
+    DT_ASSIGN_OR_RETURN(
+        const checkpoint::TensorSpec stored,
+        StoredForm(reads.from(), {prefix + item.name, dtype, item.tensor.sizes().vec()}));
+    converted.Add(stored.dtype, dtype);
     if (!item.shared.has_value()) {
       DT_RETURN_IF_ERROR(reads.Model(stored, 0, item.tensor));
       continue;

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/restore/restore_reads.h"
+#include "runtime/checkpoint/restore/stored_weights.h"
 #include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
@@ -66,9 +67,21 @@ absl::Status WithExactReads(const EngineState& state, absl::FunctionRef<void()> 
 absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
                              const std::string& prefix, EngineSnapshot& snapshot);
 
-// Asks for every tensor; at ZeRO stage 3 for this rank's part of each. `prefix` stands before their
-// public names. Nothing may read the weights between this call and FinishModel.
-absl::Status ReadModel(EngineState& state, const std::string& prefix, RestoreReads& reads);
+// The tensors of a model that are read.
+enum class ModelPart {
+  kAll,
+  kNotUpdated,  // Frozen parameters and buffers: the weights that updates change come from masters.
+};
+// Asks for every tensor of `part`; at ZeRO stage 3 for this rank's part of each. `prefix` stands
+// before their public names. Nothing may read the weights between this call and FinishModel. Adds
+// the tensors that are stored in another type to `converted`.
+absl::Status ReadModel(EngineState& state, const std::string& prefix, ModelPart part,
+                       RestoreReads& reads, Conversions& converted);
+// Asks for the weights that the masters of mixed precision begin with, as they are stored and not
+// as weights are rounded.
+absl::Status ReadMasters(EngineState& state, const std::string& prefix, RestoreReads& reads);
+// The tensors of model/ as the program has them.
+absl::StatusOr<std::vector<checkpoint::TensorSpec>> ModelSpecs(const EngineState& state);
 // Brings up to date what follows from the weights that were read: at ZeRO stage 3 a collective.
 absl::Status FinishModel(EngineState& state);
 

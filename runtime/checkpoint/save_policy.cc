@@ -7,6 +7,10 @@ bool IsDue(const Config& config, int64_t step) {
   return config.checkpoint_continuous() || (interval > 0 && step % interval == 0);
 }
 
+bool SavesOnTheWay(const Config& config) {
+  return config.checkpoint_continuous() || config.checkpoint_interval() > 0;
+}
+
 checkpoint::Retention KeptCheckpoints(const Config& config) {
   const BestCheckpointsConfig best = config.checkpoint_best();
   return {.newest = static_cast<int>(config.checkpoint_keep()),

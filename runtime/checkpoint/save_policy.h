@@ -12,6 +12,9 @@ namespace dtrain {
 // Whether a save is due behind `step`.
 bool IsDue(const Config& config, int64_t step);
 
+// Whether saves come due before the run ends, and so while it trains.
+bool SavesOnTheWay(const Config& config);
+
 checkpoint::Retention KeptCheckpoints(const Config& config);
 
 }  // namespace dtrain

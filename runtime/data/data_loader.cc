@@ -395,9 +395,9 @@ int64_t DataLoader::size() const { return state_->size; }
 
 int64_t DataLoader::epoch() const { return state_->order.At(state_->place()).epoch; }
 
-int64_t DataLoader::steps_per_epoch() const {
-  const int64_t samples = state_->order.options().epoch_samples;
-  return (samples + state_->global_batch - 1) / state_->global_batch;
+double DataLoader::steps_per_epoch() const {
+  return static_cast<double>(state_->order.options().epoch_samples) /
+         static_cast<double>(state_->global_batch);
 }
 
 Json DataLoader::SaveState() const {

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/threads/worker.h"
 #include "dtrain/batch_source.h"
+#include "runtime/data/epoch.h"
 #include "runtime/data/remote/remote_store.h"
 #include "runtime/job/gather_texts.h"
 #include "runtime/job/job_state.h"
@@ -26,6 +27,7 @@
 #include "runtime/plan/data/documents.h"
 #include "runtime/plan/data/token_corpus.h"
 #include "runtime/plan/data/token_sampler.h"
+#include "runtime/plan/data/training_data.h"
 
 namespace dtrain {
 namespace {
@@ -66,11 +68,7 @@ std::vector<plan::CorpusPart> PartsOf(const Config& config, Split split) {
   if (split == Split::kValidation) {
     return {{config.data_validation(), 1}};
   }
-  std::vector<plan::CorpusPart> parts;
-  for (const DataPart& part : config.data_parts()) {
-    parts.push_back({part.files, part.weight});
-  }
-  return parts;
+  return plan::TrainingParts(config);
 }
 
 // A store for the files of the parts that are at addresses; null: there are none.
@@ -338,6 +336,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
               "hosts share",
               rank, other, first);
         }));
+    DT_RETURN_IF_ERROR(SetEpoch(job, sampler->steps_per_epoch()));
   }
   if (store != nullptr) {
     store->StartReading();

@@ -1,10 +1,14 @@
 #include "runtime/engine/micro_batches.h"
 
 #include <exception>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "dtrain/batch_source.h"
 #include "runtime/engine/live_passes.h"
 #include "runtime/engine/loss_unit.h"
 #include "runtime/job/announce.h"
@@ -16,6 +20,18 @@
 #include "runtime/model/phase.h"
 
 namespace dtrain {
+namespace {
+
+// Stays the error by which a loop knows the end of its data (IsEndOfData).
+absl::Status NoBatchLeft(const absl::Status& end, int64_t step, const std::string& source) {
+  return Annotate(
+      end,
+      absl::StrFormat("step %d needs a batch that the data source %s does not have; let its Next() "
+                      "begin again, or set train_steps or train_epochs to what it holds",
+                      step, source));
+}
+
+}  // namespace
 
 MicroBatches::MicroBatches(EngineParts& engine, Parts parts, bool watch_always)
     : engine_(engine),
@@ -101,7 +117,11 @@ absl::StatusOr<int64_t> MicroBatches::Load(const StepCalls& calls) {
   engine_.job.Beat("data", engine_.state.progress.step);
   const ScopedPhase phase("dtrain::data", engine_.step.report.data_s);
   try {
-    return calls.load();
+    absl::StatusOr<int64_t> loaded = calls.load();
+    if (IsEndOfData(loaded.status())) {
+      return NoBatchLeft(loaded.status(), engine_.state.progress.step + 1, calls.source());
+    }
+    return loaded;
   } catch (const std::exception& error) {
     return FromException(absl::StrCat("in the data source ", calls.source()).c_str(), error);
   }

@@ -25,7 +25,8 @@ std::string MessageLine(const std::exception& error) {
   return std::string(absl::StripTrailingAsciiWhitespace(text.substr(0, text.find('\n'))));
 }
 
-// LibTorch's allocator on the host throws a c10::Error where the standard library throws a bad_alloc.
+// LibTorch's allocator on the host throws a c10::Error where the standard library would throw a
+// bad_alloc.
 bool LacksHostMemory(const std::string& line) {
   return absl::StrContains(line, "DefaultCPUAllocator: can't allocate memory");
 }

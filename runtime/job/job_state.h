@@ -28,6 +28,9 @@ class ModelMemory;  // runtime/model/model_memory.h.
 struct Job::State {
   JobEnv env;
   std::optional<Config> config;  // Set before anything else uses it.
+  // The one before SetEpoch, kept so that references into its values stay good.
+  std::optional<Config> config_before_length;
+  int64_t saved_steps = 0;  // Rank 0: train_steps of the run that is gone on with; 0: none.
   std::string run_dir;
   std::string run_id;
   bool fresh = false;                     // Start at step 0 whatever checkpoint.dir holds.

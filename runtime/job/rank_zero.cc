@@ -94,6 +94,7 @@ absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& opti
     const auto directory = PrepareRunDirectory(options, *state.config);
     if (directory.ok()) {
       SayAccepted(*directory);
+      state.saved_steps = directory->saved_steps;
     }
     mine = directory.ok() ? Json{{"code", 0},
                                  {"run_id", directory->run_id},

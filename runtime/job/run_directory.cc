@@ -106,6 +106,13 @@ absl::Status AcceptChanges(const RunDirectoryOptions& options, const Config& con
           : absl::StrCat(", which a resumed run must keep, because ", why, "; set it back, ")));
 }
 
+// Changes are recorded before config.json makes them the values to compare with.
+absl::Status WriteRecords(const std::string& path, const Json& run, const Config& config) {
+  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/run.json"), DumpJson(run, 2) + "\n"));
+  return WriteFileAtomic(absl::StrCat(path, "/config.json"),
+                         DumpJson(config.values_in_force(), 2) + "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
@@ -135,6 +142,8 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
       directory.accepted_changes = *before;
     }
     DT_RETURN_IF_ERROR(AcceptChanges(options, config, *existing, directory));
+    const Json steps = existing->value("train_steps", Json());
+    directory.saved_steps = steps.is_number_integer() ? steps.get<int64_t>() : 0;
     const auto id = record.find("id");
     directory.run_id = id != record.end() && id->is_string() ? id->get<std::string>() : "";
   }
@@ -151,11 +160,14 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
   if (!directory.accepted_changes.empty()) {
     run["accepted_changes"] = directory.accepted_changes;
   }
-  // Changes are recorded before config.json makes them the values to compare with.
-  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/run.json"), DumpJson(run, 2) + "\n"));
-  DT_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(path, "/config.json"),
-                                     DumpJson(config.values_in_force(), 2) + "\n"));
+  DT_RETURN_IF_ERROR(WriteRecords(path, run, config));
   return directory;
+}
+
+absl::Status RecordConfiguration(const std::string& path, const Config& config) {
+  Json run = ExistingRecord(path);
+  run["hyperparameters"] = config.hyperparameters();
+  return WriteRecords(path, run, config);
 }
 
 }  // namespace dtrain

@@ -1,6 +1,7 @@
 // The run directory: one folder a run, made or resumed by rank 0.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct RunDirectory {
   std::string path;
   std::string run_id;
   bool resumed = false;
+  int64_t saved_steps = 0;  // train_steps of the run that is resumed; 0: not known.
   // The changes of all resumes, in order: {"key", "was", "now", "attempt", "time"}.
   Json accepted_changes = Json::array();
   std::vector<std::string> accepted_now;  // Those that this one made: "KEY was X, now Y".
@@ -37,5 +39,9 @@ struct RunDirectory {
 // Nothing of an existing run is removed.
 absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& options,
                                                  const Config& config);
+
+// Only rank 0 calls it: writes the values of `config` into config.json and run.json anew. REQUIRES:
+// PrepareRunDirectory has made them, with values that a resumed run may change.
+absl::Status RecordConfiguration(const std::string& path, const Config& config);
 
 }  // namespace dtrain

@@ -279,6 +279,11 @@ void Metrics::SetStep(int64_t step) {
   state_->step = step;
 }
 
+void Metrics::SetTotalSteps(int64_t steps) {
+  std::lock_guard lock(state_->mutex);
+  state_->options.total_steps = steps;
+}
+
 void Metrics::LogEvent(EventKind kind, const Json& details) {
   LogEvent(kind, kCurrentStep, details);
 }

@@ -124,6 +124,9 @@ std::string Data(const Config& config, const RunFacts& facts) {
 
 std::string Steps(const Config& config) {
   std::string text = WithThousands(config.train_steps());
+  if (const double epochs = config.train_epochs(); epochs > 0) {
+    absl::StrAppend(&text, " (", FormatShort(epochs), epochs == 1 ? " epoch)" : " epochs)");
+  }
   if (config.eval_interval() > 0 && !config.data_validation().empty()) {
     absl::StrAppend(&text, ", evaluated every ", WithThousands(config.eval_interval()));
   }

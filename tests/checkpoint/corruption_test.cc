@@ -250,6 +250,20 @@ TEST_F(LostTest, ARunWithoutItsManifestsDoesNotBeginAnew) {
   EXPECT_TRUE(Start({.job = "job"}).ok());
 }
 
+// Checkpoints that were moved to another place, with links in theirs.
+TEST_F(LostTest, AStepThatIsALinkIsNamedAsOne) {
+  const TemporaryFolder outside(TemporaryFolder::Where::kMemory);
+  for (const char* const step : {"step-000000000001.e1", "step-000000000002.e1"}) {
+    const std::string here = absl::StrCat(folder_.path(), "/", step);
+    const std::string there = absl::StrCat(outside.path(), "/", step);
+    ASSERT_EQ(rename(here.c_str(), there.c_str()), 0);
+    ASSERT_EQ(symlink(there.c_str(), here.c_str()), 0);
+  }
+  ExpectRefused(absl::StatusCode::kFailedPrecondition,
+                {"step-000000000001.e1 (no folder; a link is not followed), "
+                 "step-000000000002.e1 (no folder; a link is not followed)"});
+}
+
 TEST_F(LostTest, ARunWithoutItsManifestsAndHintIsKnownByItsAttempts) {
   ASSERT_TRUE(BeginEpoch(*storage_, "job", kWorldSize, StepId{1, 2}).ok());
   RemoveManifests();

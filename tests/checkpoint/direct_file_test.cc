@@ -21,6 +21,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/numeric/prng.h"
+#include "checkpoint/storage/storage.h"
+#include "checkpoint/storage/write_blocks.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::direct_file_test {
@@ -286,6 +288,25 @@ TEST(DirectFileAnswersTest, WritesSeveralBlocksAtOnce) {
   EXPECT_EQ(seen.most(), kWriteSlots);
   EXPECT_TRUE(file.Sync().ok());
   file.Close();
+}
+
+TEST(WriteBlocksTest, AFileTakesTheBlocksOfTheOneBefore) {
+  WriteBlocks blocks;
+  std::vector<const std::byte*> first;
+  {
+    std::vector<WriteBlocks::Block> taken;
+    for (size_t i = 0; i <= kWriteSlots; ++i) {
+      taken.push_back(blocks.Take());
+      taken.back().get()[kWriteBlockBytes - 1] = std::byte{1};
+      first.push_back(taken.back().get());
+    }
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(first.back()) % kHeldAlignment, 0U);
+  }  // One of them is more than is kept.
+  std::vector<WriteBlocks::Block> taken;
+  for (size_t i = 0; i < kWriteSlots; ++i) {
+    taken.push_back(blocks.Take());
+    EXPECT_THAT(first, ::testing::Contains(taken.back().get()));
+  }
 }
 
 TEST(DirectFileAnswersTest, WritesHeldMemoryFromWhereItIs) {

@@ -118,6 +118,7 @@ struct Seen {
   int64_t losses = 0;
   int64_t kills = 0;
   int64_t lost = 0;        // States without the last step that was begun.
+  int64_t zeros = 0;       // States in which a file ends with room that nothing was written to.
   int64_t unreported = 0;  // States with a step of which nobody was told that it is durable.
   int64_t collected = 0;   // Checkpoints that became durable.
   int64_t replays = 0;     // Attempts that began behind a checkpoint.
@@ -140,7 +141,8 @@ class LosingRun {
           memory_, {at, random_.Below(2) == 0 ? FaultKind::kStop : FaultKind::kTornStop});
       Attempt(*MakePosixStorage(faulty)).IgnoreError();  // It ends where the file system stops.
       if (random_.Below(3) == 0) {
-        ++seen_.kills;  // All that it wrote is there.
+        ++seen_.kills;  // What it wrote is there, but for writes that were on their way.
+        memory_.EndProcess(random_.Next());
       } else {
         memory_.Crash(random_.Next());
         ++seen_.losses;
@@ -189,8 +191,27 @@ class LosingRun {
     ASSERT_LE(last, tried_);
     seen_.unreported += last > durable_ ? 1 : 0;
     seen_.lost += last < tried_ ? 1 : 0;
+    seen_.zeros += EndsInZeros(*storage) ? 1 : 0;
     ExpectSteps(*journal, from_.step, last);
     durable_ = last;  // Verify has made it so.
+  }
+
+  // Whether the last page of a file holds nothing but zeros.
+  static bool EndsInZeros(Storage& storage) {
+    constexpr size_t kPageBytes = 4096;
+    const auto segments = ListSegments(storage);
+    for (const StepId& id : segments.value_or(std::vector<StepId>())) {
+      const auto files = storage.List(SegmentFolder(id));
+      for (const Storage::Entry& entry : files.value_or(std::vector<Storage::Entry>())) {
+        const std::string path = absl::StrCat(SegmentFolder(id), "/", entry.name);
+        const std::string text = ReadSmallFile(storage, path, 1 << 24).value_or("");
+        const size_t begin = text.size() - std::min(text.size(), kPageBytes);
+        if (text.size() > kPageBytes && text.find_first_not_of('\0', begin) == text.npos) {
+          return true;
+        }
+      }
+    }
+    return false;
   }
 
   MemoryFileSystem memory_;
@@ -217,12 +238,13 @@ TEST(JournalLossTest, NoLossOfPowerAndNoKillLosesADurableStep) {
   }
   std::printf(
       "seeds %llu to %llu: %lld losses of power, %lld kills; %lld checkpoints, %lld attempts went "
-      "on behind one; in %lld states the last step is lost, in %lld a step counts that was not "
-      "reported\n",
+      "on behind one; in %lld states the last step is lost, in %lld a file ends in zeros, in %lld "
+      "a step counts that was not reported\n",
       static_cast<unsigned long long>(first), static_cast<unsigned long long>(last),
       static_cast<long long>(seen.losses), static_cast<long long>(seen.kills),
       static_cast<long long>(seen.collected), static_cast<long long>(seen.replays),
-      static_cast<long long>(seen.lost), static_cast<long long>(seen.unreported));
+      static_cast<long long>(seen.lost), static_cast<long long>(seen.zeros),
+      static_cast<long long>(seen.unreported));
   if (first != last && !HasFailure()) {  // All that may be lost was there to lose.
     const auto runs = static_cast<int64_t>(last);
     EXPECT_GT(seen.losses, runs);
@@ -230,6 +252,7 @@ TEST(JournalLossTest, NoLossOfPowerAndNoKillLosesADurableStep) {
     EXPECT_GT(seen.collected, runs / 2);
     EXPECT_GT(seen.replays, runs / 2);
     EXPECT_GT(seen.lost, runs / 2);
+    EXPECT_GT(seen.zeros, runs / 10);
     EXPECT_GT(seen.unreported, 0);
   }
 }

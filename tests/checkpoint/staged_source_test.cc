@@ -124,6 +124,41 @@ TEST_P(StagedSourceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
   }
 }
 
+TEST_P(StagedSourceTest, BlocksThatWereMadeAheadAreTheOnesThatASaveTakes) {
+  const uint64_t most = std::max<uint64_t>(1, static_cast<uint64_t>(GetParam())) * kSegmentBytes;
+  pool_.Fill(3 * kSegmentBytes - 1);
+  EXPECT_EQ(pool_.bytes(), std::min<uint64_t>(most, 3 * kSegmentBytes));
+  std::vector<std::byte*> taken;
+  for (uint64_t bytes = 0; bytes < pool_.bytes(); bytes += kSegmentBytes) {
+    taken.push_back(pool_.Take());
+  }
+  EXPECT_THAT(taken, ::testing::Each(::testing::NotNull()));
+  EXPECT_EQ(pool_.bytes(), taken.size() * kSegmentBytes) << "none had to be made";
+  for (std::byte* const block : taken) {
+    pool_.Return(block);
+  }
+  pool_.EndFilling();
+  const uint64_t before = pool_.bytes();
+  pool_.Fill(uint64_t{1} << 40);
+  EXPECT_EQ(pool_.bytes(), before) << "a save has begun";
+}
+
+TEST_P(StagedSourceTest, FillingBesideASaveLeavesWhatIsWrittenRight) {
+  const Owner owner(7);
+  StagedSource source(owner.Snapshot(kAllLive), pool_);
+  std::thread filler([&] { pool_.Fill(uint64_t{1} << 40); });
+  std::vector<Bytes> written;
+  std::thread writer([&] {
+    source.CopyAhead();
+    written = ReadAll(source, Order(7));
+    source.Close();
+  });
+  source.LetUpdate();
+  writer.join();
+  filler.join();
+  EXPECT_EQ(written, owner.before);
+}
+
 TEST_P(StagedSourceTest, SaysWhetherAnUpdateMayHaveToWaitForTheStorage) {
   const Owner owner(3);
   StagedSource source(owner.Snapshot(kAllLive), pool_);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -205,6 +206,27 @@ TEST_F(ToolTest, VerifyEndsWith64AndNamesTheDamagedFile) {
   EXPECT_EQ(RunTool("verify " + folder_.path() + "/step-000000000200.e1").code, 64);
   EXPECT_EQ(RunTool("list " + folder_.path()).code, 0) << "sizes are right; only --verify reads";
   EXPECT_EQ(RunTool("list --verify " + folder_.path()).code, 64);
+}
+
+// A run stops at one that it may not read: it does not go on from an older one.
+TEST_F(ToolTest, AFileThatMayNotBeReadIsNotCalledDamaged) {
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
+  const ToolRun verified = RunTool("verify " + folder_.path(), "&1", 65534);
+  EXPECT_EQ(verified.code, 64);
+  EXPECT_THAT(verified.output,
+              AllOf(HasSubstr("step-000000000200.e1  unreadable: "), HasSubstr("Permission denied"),
+                    HasSubstr("2 of 2 checkpoints cannot be read: run this as the user who trains"),
+                    Not(HasSubstr("damaged"))));
+}
+
+TEST_F(ToolTest, ALinkInThePlaceOfAFolderIsNamedAsOne) {
+  const std::string model = folder_.path() + "/step-000000000200.e1/model";
+  const TemporaryFolder outside(TemporaryFolder::Where::kMemory);
+  std::filesystem::rename(model, outside.path() + "/model");
+  std::filesystem::create_symlink(outside.path() + "/model", model);
+  const ToolRun run = RunTool("verify " + folder_.path());
+  EXPECT_EQ(run.code, 64);
+  EXPECT_THAT(run.output, HasSubstr("model is a symbolic link, which is not followed"));
 }
 
 TEST_F(ToolTest, WrongUseEndsWith64AndCreatesNothing) {

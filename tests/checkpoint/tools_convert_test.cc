@@ -228,10 +228,9 @@ TEST_F(ConvertTest, AnImportIsACheckpointOfStepZeroWithTheWeightsAlone) {
   Write(model + "/README.md", "not of the model");
   const ToolRun run = RunTool(absl::StrCat("import ", model, "/ ", out_));
   EXPECT_EQ(run.code, 0) << run.output;
-  EXPECT_THAT(run.output,
-              AllOf(HasSubstr("imported 2 tensors (464 B) to " + out_ +
-                              "/checkpoints/step-000000000000.e1\n"),
-                    HasSubstr("--run-dir " + out_ + " that trains weights of this type")));
+  EXPECT_THAT(run.output, AllOf(HasSubstr("imported 2 tensors (464 B) to " + out_ +
+                                          "/checkpoints/step-000000000000.e1\n"),
+                                HasSubstr("--run-dir " + out_ + " starts from them at step 0")));
   EXPECT_EQ(RunTool("verify " + out_).code, 0);
   const Json shown = ToolJson("show " + out_);
   EXPECT_EQ(shown["step"], 0);

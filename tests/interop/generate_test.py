@@ -4,6 +4,7 @@ import glob
 import json
 import math
 import os
+import shutil
 import unittest
 
 import end_to_end
@@ -23,6 +24,9 @@ END = 256
 VOCABULARY = 256 + len(SPECIAL)
 CHATML = (r"{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
           r"{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+# Their letters, U+0100 among them, are those by which byte-level vocabularies write bytes.
+SCRIPTS = ["Once upon a time", "Straße, Ābols un Ġ Ċ", "Привет, мир", "世界 你好", "مرحبا بالعالم",
+           "🙂 e\u0301 x\t= [1]", "two\nlines\n\n  and\r\nmore"]
 # fp32 sums in another order, over some hundred tokens.
 TOLERANCE = 1e-5
 
@@ -122,6 +126,76 @@ class Generate(EndToEnd):
                 self.assertEqual(row["text"], pieces.decode([t for t in theirs if t != end]), kind)
                 self.assertEqual(row["end"], "stop" if theirs[-1] == end else "length")
 
+    def train_on_bytes(self, name):
+        """A corpus of bytes, and the run directory of a model that was trained on it."""
+        data, run = f"{self.folder}/{name}-data", f"{self.folder}/{name}-run"
+        for i, text in enumerate(SCRIPTS * 8):
+            os.makedirs(f"{self.folder}/{name}", exist_ok=True)
+            with open(f"{self.folder}/{name}/{i}.txt", "w", encoding="utf-8") as file:
+                file.write(f"{i}: {text}")
+        self.dtrain("data", "prepare", "--out", data, f"{self.folder}/{name}")
+        config = self.write_config(
+            f"{name}.json", train_steps=2, checkpoint={"interval": 1}, sample={"tokens": 0},
+            model={"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+                   "num_attention_heads": 2, "max_position_embeddings": 128},
+            data={"train": [f"{data}/train.bin"], "validation": [f"{data}/val.bin"], "sequence_length": 16})
+        output = self.dtrain("launch", "--nproc-per-node", "2", "--run-dir", run, "--", f"{BIN}/dtrain-gpt", config)
+        self.assertIn(f'dtrain generate {run} "', output)
+        return data, run
+
+    def test_a_model_that_was_trained_on_bytes_writes_text(self):
+        import torch
+        import transformers
+        data, run = self.train_on_bytes("books")
+        newest, oldest = (sorted(glob.glob(f"{run}/checkpoints/step-*/model"))[i] for i in (-1, 0))
+        self.assertNotEqual(newest, oldest)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(newest)
+        self.assertEqual((len(tokenizer), tokenizer.eos_token_id), (256, 0))
+        alone = Tokenizer.from_file(f"{data}/corpus.tokenizer/tokenizer.json")
+        model = transformers.AutoModelForCausalLM.from_pretrained(newest, dtype=torch.float32).eval()
+        prompts = [text for text in SCRIPTS if "\n" not in text]
+        file = self.write("byte-prompts.txt", prompts)
+        rows = self.objects("generate", run, "--file", file, "--max-tokens", "24")
+        self.assertEqual([row["prompt"] for row in rows], prompts)
+        for row in rows:
+            ids = list(row["prompt"].encode())
+            for theirs in (row["prompt_tokens"], tokenizer(row["prompt"]).input_ids, alone.encode(row["prompt"]).ids):
+                self.assertEqual(theirs, ids)
+            self.assertEqual(tokenizer.decode(ids), row["prompt"])
+            theirs = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24)[0, len(ids):].tolist()
+            self.assertEqual(row["tokens"], theirs, row["prompt"])
+            self.assertEqual(row["end"], "stop" if theirs[-1] == 0 else "length")
+            self.assertEqual(row["text"], bytes(t for t in theirs if t).decode(errors="replace"))
+        # An end token ends the text, which transformers learns from the same files.
+        self.assertEqual(model.generation_config.eos_token_id, 0)
+        # The same model by each of its names, and its loss on the tokens and on their text.
+        words = [prompts[0], "--max-tokens", "24"]
+        for name in (f"{run}/checkpoints", os.path.dirname(newest)):
+            self.assertEqual([row["tokens"] for row in self.objects("generate", name, *words)], [rows[0]["tokens"]])
+        [result] = self.objects("eval", run, "--data", f"{data}/val.bin", "--sequence-length", "32")
+        tokens = np.fromfile(f"{data}/val.bin", np.uint16, offset=1024).tolist()
+        expected = self.loss_in_torch(model, tokens, 32)
+        self.assertLessEqual(abs(result["loss"] - expected), TOLERANCE * expected)
+        # An exported model has the files too.
+        out = f"{self.folder}/books-out"
+        self.dtrain("checkpoint", "export", run, out)
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            with open(f"{out}/{name}", "rb") as ours, open(f"{data}/corpus.tokenizer/{name}", "rb") as kept:
+                self.assertEqual(ours.read(), kept.read())
+        # A folder of an earlier version has no tokenizer: one line says what to add, and that works.
+        shutil.copytree(newest, f"{self.folder}/books-old", ignore=shutil.ignore_patterns("*tok*", "generation*"))
+        output = self.dtrain("generate", f"{self.folder}/books-old", *words, expect=64)
+        self.assert_one_line(output, "has no tokenizer", "--tokenizer bytes")
+        [row] = self.objects("generate", f"{self.folder}/books-old", *words, "--tokenizer", "bytes")
+        self.assertEqual(row["tokens"], rows[0]["tokens"])
+        # A damaged model gives way to the one before it.
+        with open(glob.glob(f"{newest}/*.safetensors")[0], "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            last = file.read(1)[0]
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([last ^ 1]))
+        self.assert_one_line(self.dtrain("generate", run, *words), f"the model is {oldest}")
+
     def test_a_chat_prompt_is_that_of_the_template_and_text_arrives_whole(self):
         import transformers
         folder, _, _ = self.make("qwen3", "chat")
@@ -207,6 +281,7 @@ class Generate(EndToEnd):
         folder, _, _ = self.make("qwen2", "bad")
         data = self.write("one.jsonl", [{"prompt": "a", "completion": "b"}])
         other, _, _ = self.make("qwen2", "bad-other")
+        small, _, _ = self.make("qwen2", "bad-small", vocabulary=100, ends=(0, 0))
         self.dtrain("data", "prepare", "--out", f"{self.folder}/bytes", "--ext", "jsonl", self.folder)
         refused = [
             (["finetune", folder, data, "--out", f"{self.folder}/no"], ["has no chat template", "--template"]),
@@ -220,9 +295,13 @@ class Generate(EndToEnd):
             (["generate", folder, "a", "--template", "nothing"], ["template \"nothing\" is unknown", "chatml"]),
             (["generate", folder, "a" * 64], ["the prompt has 64 tokens", "64 positions"]),
             (["generate", folder, "a", "--repetition-penalty", "1e-30"], ["--repetition-penalty is 1e-30", "0.01"]),
-            (["generate", f"{self.folder}/nowhere", "a"], ["nowhere/config.json is not there", "folder of a model"]),
+            (["generate", f"{self.folder}/nowhere", "a"], ["nowhere is no model folder", "run directory"]),
             (["eval", folder, "--data", f"{self.folder}/bytes/train.bin"],
-             ["train.bin was made by a tokenizer of 256 ids", "259", "two models"]),
+             ["train.bin was made by a tokenizer of 256 ids", f"the tokenizer in {folder} has 259", "two models"]),
+            (["eval", folder, "--tokenizer", other, "--data", f"{self.folder}/bytes/train.bin"],
+             [f"but the tokenizer in {other} has 259", "two models"]),
+            (["generate", small, "a", "--tokenizer", "bytes"],
+             [f"the tokenizer of bytes has 256 tokens, but the model in {small} has 100"]),
             (["eval", folder, "--data", data], ["one.jsonl:1", "no member \"text\""]),
         ]
         for words, parts in refused:
@@ -247,6 +326,16 @@ class Generate(EndToEnd):
             data={"train": [f"{self.folder}/more/train.bin"], "validation": [f"{self.folder}/more/val.bin"],
                   "sequence_length": 16})
         output = self.dtrain("launch", "--nproc-per-node", "2", "--run-dir", f"{self.folder}/sampled-run", "--",
+                             f"{BIN}/dtrain-gpt", config)
+        self.assertRegex(output, r"sampled text:\s+Once")
+        # A model of its own has the tokenizer of the corpus, which rank 0 alone looks for.
+        config = self.write_config(
+            "own.json", train_steps=1, sample={"prompt": "Once", "tokens": 4}, zero_optimization={"stage": 3},
+            model={"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+                   "num_attention_heads": 2, "max_position_embeddings": 64},
+            data={"train": [f"{self.folder}/more/train.bin"], "validation": [f"{self.folder}/more/val.bin"],
+                  "sequence_length": 16})
+        output = self.dtrain("launch", "--nproc-per-node", "2", "--run-dir", f"{self.folder}/own-run", "--",
                              f"{BIN}/dtrain-gpt", config)
         self.assertRegex(output, r"sampled text:\s+Once")
 

@@ -4,6 +4,7 @@ import glob
 import json
 
 import end_to_end
+import torch
 from end_to_end import BIN, EndToEnd
 from safetensors.torch import load_file
 
@@ -23,8 +24,8 @@ class Import(EndToEnd):
         done = self.run_program([f"{BIN}/dtrain", "checkpoint", "export", trained, folder])
         self.assertEqual(done.code, 0, done.output)
         wanted = self.weights(trained)
-        for way, dtype in (("zero_optimization.stage=0", "fp32"), ("zero_optimization.stage=3", "fp32"),
-                           ("bf16.enabled=true", "bf16")):
+        for way, dtype in (("zero_optimization.stage=0", "fp32"), ("zero_optimization.stage=3", "bf16"),
+                           ("bf16.enabled=true", "fp32")):
             with self.subTest(way=way):
                 run = f"{self.folder}/run-{way.replace('=', '-')}"
                 done = self.run_program([f"{BIN}/dtrain", "checkpoint", "import", folder, run, "--dtype", dtype])
@@ -34,10 +35,13 @@ class Import(EndToEnd):
                 with open(f"{run}/metrics/rank-0.jsonl", encoding="utf-8") as file:
                     [note] = [record["note"] for record in map(json.loads, file) if "restored" in record]
                 self.assertIn("weights alone", note)
+                trains = "bf16" if "bf16" in way else "fp32"
+                self.assertEqual(f"converted from {dtype} to {trains}" in note, dtype != trains, note)
                 found = self.weights(run)
                 self.assertEqual(sorted(found), sorted(wanted))
                 for name, tensor in found.items():
-                    self.assertTrue(tensor.equal(wanted[name].to(tensor.dtype)), name)
+                    stored = wanted[name].to(torch.bfloat16) if dtype == "bf16" else wanted[name]
+                    self.assertTrue(tensor.equal(stored.to(tensor.dtype)), name)
 
 
 if __name__ == "__main__":

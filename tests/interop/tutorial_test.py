@@ -15,6 +15,8 @@ import sys
 import tempfile
 import unittest
 
+import pyarrow
+import pyarrow.parquet
 from pages import code_blocks, read
 import end_to_end
 from end_to_end import TIME_BOUND_S
@@ -224,6 +226,10 @@ class Tutorial(unittest.TestCase):
         self.write("text.jsonl.zst", "".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(40)))
         self.write("chats.jsonl", "".join(
             json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(20)))
+        os.mkdir(f"{self.folder}/wikipedia")
+        for part in range(2):
+            pyarrow.parquet.write_table(pyarrow.table({"text": [f"article {part} {i}" for i in range(40)]}),
+                                        f"{self.folder}/wikipedia/train-{part}.parquet")
         indented = "".join(re.findall(r"^    (dtrain .*\n(?:     .*\n)*)", read("docs/DATA.md"), re.MULTILINE))
         commands = commands_of(indented + "".join(code_blocks("docs/DATA.md", "bash")))
         self.assertGreaterEqual(len(commands), 3)

@@ -122,6 +122,15 @@ TEST(FinetuneConfig, CountsStepsByEpochsAndEvaluatesOnceAnEpoch) {
   EXPECT_FALSE(config.contains("bf16"));
 }
 
+// With --set train_steps or train_epochs the schedule ends with the run: its end is train_steps
+// where the file leaves it out.
+TEST(FinetuneConfig, LeavesTheEndOfTheScheduleToTheLengthOfTheRun) {
+  const Json scheduler = FinetuneConfig(Options(), kRow, kRows)["scheduler"];
+  EXPECT_EQ(scheduler["type"], "WarmupCosineLR");
+  EXPECT_EQ(scheduler["params"]["warmup_num_steps"], 2);
+  EXPECT_FALSE(scheduler["params"].contains("total_num_steps"));
+}
+
 TEST(FinetuneConfig, TheBatchIsSharedOutAmongAllRanks) {
   FinetuneOptions options = Options();
   options.ranks = 3;

@@ -52,6 +52,7 @@ absl::Status Data(dtrain::Job& job, dtrain::Engine& engine, Net& net, const Item
   dtrain::DataLoaderOptions options;
   options.collate = dtrain::StackSamples;
   DT_ASSIGN_OR_RETURN(auto loader, dtrain::DataLoader::Open(job, items, options));
+  DT_RETURN_IF_ERROR(job.SetStepsPerEpoch(loader->steps_per_epoch()));
   const auto loss = [&](dtrain::SampleBatch& batch) {
     return dtrain::Loss((net.layer->forward(batch[0]) - batch[1]).square().sum(), batch.samples);
   };
@@ -71,7 +72,7 @@ absl::Status Data(dtrain::Job& job, dtrain::Engine& engine, Net& net, const Item
   DT_RETURN_IF_ERROR(engine.Update().status());
   DT_ASSIGN_OR_RETURN(auto tokens, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
   DT_RETURN_IF_ERROR(tokens->Next().status());
-  if (loader->epoch() + loader->steps_per_epoch() + loader->size() + engine.step() > 5 &&
+  if (loader->epoch() + loader->size() + engine.step() > 5 &&
       dtrain::IsEndOfData(dtrain::EndOfData())) {
     job.Stop("enough");
   }

@@ -43,6 +43,8 @@ KEPT = {
     "DT_CHECK_LT": "one of a family; the fake of verbs uses it",
     "ActiveVariant": "programs of bench/ and tests name the variant that they run",
     "Crash": "what the file system of a seam does to its files",
+    "EndProcess": "the same, where the process alone ends",
+    "FindLatest": "tests look with it at what a run would go on from",
     "MakePosixStorage": "the storage over a seam, which tests exchange for one that fails",
     "NewMemoryStore": "the twin of a seam: the store of ranks that are threads",
     "FlightRecord": "tests count the collectives of a step in it",

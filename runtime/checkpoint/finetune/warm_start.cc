@@ -1,24 +1,24 @@
 #include "dtrain/warm_start.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <unordered_map>
 #include <utility>
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
+#include "base/log.h"
 #include "base/status.h"
-#include "checkpoint/restore/reader.h"
-#include "checkpoint/storage/posix_storage.h"
+#include "checkpoint/restore/find_model.h"
 #include "dtrain/model_files.h"
 #include "dtrain/optimizer_config.h"
+#include "runtime/checkpoint/restore/stored_weights.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/job/gather_texts.h"
+#include "runtime/model/dtypes.h"
 #include "torch/nn/module.h"
 
 namespace dtrain {
@@ -33,26 +33,6 @@ struct WarmTensor {
 
   const std::string& name() const { return names.front(); }
 };
-
-bool HoldsWeights(const std::string& folder) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (absl::EndsWith(entry.path().filename().string(), ".safetensors")) {
-      return true;
-    }
-  }
-  return false;
-}
-
-bool HoldsCheckpoints(const std::string& folder) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-    if (checkpoint::StepId::FromDirectoryName(entry.path().filename().string()).has_value()) {
-      return true;
-    }
-  }
-  return false;
-}
 
 // Parameters and buffers, each tensor once with all of its names.
 std::vector<WarmTensor> WarmTensorsOf(const torch::nn::Module& module) {
@@ -136,6 +116,11 @@ absl::Status CheckInFiles(const ModelFiles& files, const WarmStartOptions& optio
       problems.push_back(absl::StrFormat("%s is [%s] and not [%s]", item.file_name,
                                          absl::StrJoin(from.shape, ", "),
                                          absl::StrJoin(item.tensor.sizes(), ", ")));
+    } else if (const at::ScalarType type = item.tensor.scalar_type();
+               from.dtype != type &&
+               !(c10::isFloatingType(from.dtype) && c10::isFloatingType(type))) {
+      problems.push_back(absl::StrFormat("%s is of type %s and not %s", item.file_name,
+                                         c10::toString(from.dtype), c10::toString(type)));
     }
     found.push_back(std::move(item));
   }
@@ -185,9 +170,19 @@ absl::StatusOr<WarmStarted> ReadWarmStart(torch::nn::Module& module, const std::
     }
   }
   DT_RETURN_IF_ERROR(CheckInFiles(*files, options, wanted, result.kept));
+  Conversions converted;
   for (const WarmTensor& item : wanted) {
+    DT_ASSIGN_OR_RETURN(const ModelTensor from, files->Describe(item.file_name));
     DT_RETURN_IF_ERROR(ReadTensor(*files, item));
     result.read.push_back(item.name());
+    const absl::StatusOr<DType> stored = DTypeOf(from.dtype);
+    const absl::StatusOr<DType> type = DTypeOf(item.tensor.scalar_type());
+    if (stored.ok() && type.ok()) {
+      converted.Add(*stored, *type);
+    }
+  }
+  if (!converted.Text().empty()) {
+    DT_LOG(Info) << "weights of " << files->directory() << converted.Text();
   }
   return result;
 }
@@ -203,22 +198,7 @@ Json EncodeResult(const absl::StatusOr<WarmStarted>& result) {
 }  // namespace
 
 absl::StatusOr<std::string> FindModelFolder(const std::string& path) {
-  for (const std::string& folder : {path, path + "/model"}) {
-    if (HoldsWeights(folder)) {
-      return folder;
-    }
-  }
-  for (const std::string& folder : {path + "/checkpoints", path}) {
-    if (HoldsCheckpoints(folder)) {
-      DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder));
-      DT_ASSIGN_OR_RETURN(const auto latest, checkpoint::FindLatest(*storage));
-      return absl::StrCat(folder, "/", latest->manifest().id.DirectoryName(), "/model");
-    }
-  }
-  return absl::NotFoundError(absl::StrFormat(
-      "%s is no model folder (no .safetensors file), no checkpoint (step-...) and no run directory "
-      "with checkpoints; give one of them",
-      path));
+  return checkpoint::FindModel(path);
 }
 
 absl::StatusOr<WarmStarted> WarmStart(Job& job, torch::nn::Module& module, const std::string& path,

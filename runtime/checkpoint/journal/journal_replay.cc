@@ -94,15 +94,16 @@ std::string Difference(const std::string& path, const Json& was, const Json& now
 absl::Status CheckSettings(const checkpoint::Journal& journal, const ReplayFrom& from,
                            const Config& config) {
   const Json now = UpdateSettings(config);
+  const int64_t lost = journal.last() - from.checkpoint.step;
   for (int64_t step = from.checkpoint.step + 1; step <= journal.last(); ++step) {
     const std::string other = Difference("", journal.FilesOf(step)[0]->header().settings, now);
     if (!other.empty()) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "steps %d to %d are in the journal alone, and were taken with other settings: %s. Resume "
           "with the former value and stop the run behind a checkpoint before you change it, or "
-          "remove %s to go on from step %d",
+          "remove %s to go on from step %d, which loses %d step%s",
           step, journal.last(), other, from.storage.DisplayName(checkpoint::kJournalFolder),
-          from.checkpoint.step));
+          from.checkpoint.step, lost, lost == 1 ? "" : "s"));
     }
   }
   return absl::OkStatus();

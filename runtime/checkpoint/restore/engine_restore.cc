@@ -7,12 +7,14 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/numeric/dtype.h"
 #include "base/status.h"
 #include "runtime/checkpoint/model_tensors.h"
-#include "runtime/checkpoint/restore/shared_ranges.h"
+#include "runtime/checkpoint/restore/flat_state.h"
 #include "runtime/checkpoint/restore/stored_state.h"
+#include "runtime/checkpoint/restore/stored_weights.h"
 #include "runtime/engine/transaction.h"
-#include "runtime/model/copy_shared.h"
 #include "runtime/model/cpu_rng.h"
 #include "runtime/model/dtypes.h"
 #include "runtime/plan/config/accepted_changes.h"
@@ -87,66 +89,6 @@ absl::Status CheckModelConfig(const EngineState& state, checkpoint::Checkpoint& 
       from.DisplayName(), difference->text, otherwise));
 }
 
-// The ranges that rank `rank` of a checkpoint stored; `local` counts from the start of its tensors.
-absl::StatusOr<std::vector<plan::OwnedRange>> RangesOf(const checkpoint::Checkpoint& from, int rank,
-                                                       const std::string& name, int64_t total) {
-  static const Json kNone = Json::object();
-  const Json* const of_engine =
-      RecordOf(from.manifest().rank_state.at(static_cast<size_t>(rank)), name);
-  const Json& record = of_engine != nullptr ? *of_engine : kNone;
-  const auto ranges = record.find("ranges");
-  std::vector<plan::OwnedRange> result;
-  int64_t local = 0;
-  bool valid = ranges != record.end() && ranges->is_array();
-  for (size_t i = 0; valid && i < ranges->size(); ++i) {
-    const Json& range = (*ranges)[i];
-    valid = range.is_array() && range.size() == 2 && range[0].is_number_integer() &&
-            range[1].is_number_integer();
-    if (valid) {
-      const plan::FlatRange flat{range[0].get<int64_t>(), range[1].get<int64_t>()};
-      valid = 0 <= flat.begin && flat.begin <= flat.end && flat.end <= total;
-      result.push_back({flat, local});
-      local += flat.elements();
-    }
-  }
-  if (!valid) {
-    return absl::DataLossError(
-        absl::StrFormat("%s: the record of rank %d holds no valid \"ranges\" of its moments",
-                        from.DisplayName(), rank));
-  }
-  return result;
-}
-
-// Reads of each rank's file only what this rank owns, straight to where it keeps it.
-absl::Status ReadUpdateState(const EngineState& state, const std::string& engine,
-                             RestoreReads& reads) {
-  const checkpoint::Checkpoint& from = reads.from();
-  const int64_t total = state.flat->layout().total_elements();
-  int64_t found = 0;
-  for (int rank = 0; rank < from.manifest().world_size; ++rank) {
-    DT_ASSIGN_OR_RETURN(const auto stored, RangesOf(from, rank, engine, total));
-    const std::vector<SharedRange> shared = SharedRanges(stored, state.owned);
-    const int64_t elements = ElementsOf(stored);
-    found += ElementsOf(shared);
-    for (const auto& [name, tensor] : UpdateState(state)) {
-      for (const SharedRange& range : shared) {
-        DT_RETURN_IF_ERROR(
-            reads.State(rank, {StoredPrefix(engine) + name, StoredStateType(tensor), {elements}},
-                        range.from, tensor.narrow(0, range.to, range.elements)));
-      }
-    }
-  }
-  int64_t wanted = 0;  // Without padding, which nobody stores.
-  for (const plan::OwnedRange& range : state.owned) {
-    wanted += plan::Intersect(range.flat, {0, total}).elements();
-  }
-  return found >= wanted ? absl::OkStatus()
-                         : absl::DataLossError(absl::StrFormat(
-                               "%s: the records of its ranks hold %d of the %d elements that this "
-                               "rank needs of the optimizer's states",
-                               from.DisplayName(), found, wanted));
-}
-
 bool Holds(const checkpoint::Checkpoint& from, int rank, const std::string& tensor) {
   const auto stored = from.StateTensors(rank);
   return std::any_of(stored.begin(), stored.end(),
@@ -190,8 +132,9 @@ absl::Status ReadOwnBuffers(const EngineState& state, const std::string& prefix,
       continue;
     }
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(tensor.scalar_type()));
+    const DType stored = StoredTypeOf(reads.from(), place.rank, own, dtype);
     const at::Tensor read = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()));
-    DT_RETURN_IF_ERROR(reads.State(place.rank, {own, dtype, read.sizes().vec()}, 0, read));
+    DT_RETURN_IF_ERROR(reads.State(place.rank, {own, stored, read.sizes().vec()}, 0, read));
     values.buffers.emplace_back(read, tensor);
   }
   return absl::OkStatus();
@@ -199,26 +142,28 @@ absl::Status ReadOwnBuffers(const EngineState& state, const std::string& prefix,
 
 // Asks for what `dtrain checkpoint import` writes. Step, optimizer states and random numbers stay
 // as they are.
-absl::StatusOr<RestoredValues> ReadWeights(EngineState& state, RestoreReads& reads) {
+absl::StatusOr<RestoredValues> ReadWeights(EngineState& state, const RankPlace& place,
+                                           RestoreReads& reads) {
   // A run that begins may drop what it wants.
   const auto may_differ = [](absl::string_view key) {
     return plan::CheckAcceptable(std::string(key)).ok();
   };
+  const checkpoint::Checkpoint& from = reads.from();
   DT_RETURN_IF_ERROR(CheckModelConfig(state, reads.from(), may_differ));
-  DT_RETURN_IF_ERROR(ReadModel(state, /*prefix=*/"", reads));
+  DT_ASSIGN_OR_RETURN(const std::vector<checkpoint::TensorSpec> wanted, ModelSpecs(state));
+  std::string unused;
+  DT_RETURN_IF_ERROR(CheckWeightsFit(from, wanted, unused));
+  if (!unused.empty() && place.rank == 0) {
+    DT_LOG(Warning) << from.DisplayName() << " holds more than is read: " << unused;
+  }
+  Conversions converted;
+  DT_RETURN_IF_ERROR(ReadModel(state, /*prefix=*/"", ModelPart::kAll, reads, converted));
+  DT_RETURN_IF_ERROR(ReadMasters(state, /*prefix=*/"", reads));
   RestoredValues values;
   values.weights_alone = true;
-  values.note = "; it holds weights alone: optimizer states are new";
+  values.note =
+      absl::StrCat("; it holds weights alone: optimizer states are new", converted.Text());
   return values;
-}
-
-void ApplyMaster(EngineState& state) {
-  if (state.optimizer.master.defined() && state.shard_values.defined()) {
-    state.optimizer.master.copy_(state.shard_values);
-  } else if (state.optimizer.master.defined()) {
-    const plan::FlatRange all{0, state.flat->layout().total_elements()};
-    CopyShared(state.flat->values(), {{all, 0}}, state.optimizer.master, state.owned);
-  }
 }
 
 void RestoreLossScale(const Json& json, EngineState& state) {
@@ -230,17 +175,49 @@ void RestoreLossScale(const Json& json, EngineState& state) {
   state.progress.loss_unit = json.value("unit", state.progress.loss_unit);
 }
 
-absl::Status CheckSameLayout(const EngineState& state, const checkpoint::Checkpoint& from,
-                             const std::string& name, const Json& record) {
-  if (name.empty()) {
-    return from.CheckLayout(LayoutHash(state));
+// The type of the weights in the run that saved the checkpoint of this model.
+absl::StatusOr<DType> PrecisionOf(const EngineState& state, const checkpoint::Checkpoint& from,
+                                  const std::string& name, const Json& record) {
+  const plan::ParamLayout& layout = state.flat->layout();
+  const std::string hash =
+      name.empty() ? from.manifest().state.layout_hash : record.value("layout_hash", "");
+  if (const auto saved = StoredPrecision(layout, hash); saved.has_value()) {
+    return *saved;
   }
-  return record.value("layout_hash", "") == LayoutHash(state)
-             ? absl::OkStatus()
-             : absl::FailedPreconditionError(absl::StrFormat(
-                   "%s was saved with another parameter layout of engine \"%s\": a parameter's "
-                   "name, shape, dtype or order has changed",
-                   from.DisplayName(), name));
+  if (!name.empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s was saved with another parameter layout of engine \"%s\": a parameter's name, shape or "
+        "order has changed",
+        from.DisplayName(), name));
+  }
+  // Another model differs in names or shapes, which say more than hashes.
+  DT_ASSIGN_OR_RETURN(const std::vector<checkpoint::TensorSpec> wanted, ModelSpecs(state));
+  std::string unused;
+  const absl::Status fit = CheckWeightsFit(from, wanted, unused);
+  return absl::FailedPreconditionError(
+      !fit.ok() ? std::string(fit.message())
+      : unused.empty()
+          ? std::string(from.CheckLayout(LayoutHash(layout)).message())
+          : absl::StrCat(from.DisplayName(), " does not fit the program's model: ", unused));
+}
+
+// Asks for the model, and for masters where the checkpoint has none: where it was `saved` in
+// another precision, from what is exact there, the masters of 2-byte weights or weights in fp32.
+absl::Status ReadWeightsOf(EngineState& state, const std::string& engine, DType saved,
+                           RestoreReads& reads, RestoredValues& values, Conversions& converted) {
+  const std::string prefix = StoredPrefix(engine);
+  const DType now = state.flat->dtype();
+  if (saved == now) {
+    return ReadModel(state, prefix, ModelPart::kAll, reads, converted);
+  }
+  absl::StrAppendFormat(&values.note, "; precision %s -> %s", DTypeName(saved), DTypeName(now));
+  values.record.erase("loss_scale");  // One of another type says nothing: this run's first is kept.
+  if (saved == DType::kFloat32) {
+    DT_RETURN_IF_ERROR(ReadModel(state, prefix, ModelPart::kAll, reads, converted));
+    return ReadMasters(state, prefix, reads);
+  }
+  DT_RETURN_IF_ERROR(ReadModel(state, prefix, ModelPart::kNotUpdated, reads, converted));
+  return ReadWeightsFromMasters(state, engine, reads);
 }
 
 }  // namespace
@@ -264,9 +241,9 @@ absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string&
                         from.DisplayName(), name));
   }
   if (name.empty() && HoldsWeightsAlone(from)) {
-    return ReadWeights(state, reads);
+    return ReadWeights(state, place, reads);
   }
-  DT_RETURN_IF_ERROR(CheckSameLayout(state, from, name, *record));
+  DT_ASSIGN_OR_RETURN(const DType saved, PrecisionOf(state, from, name, *record));
   DT_RETURN_IF_ERROR(CheckOptimizer(state, from, *record));
   if (name.empty()) {
     DT_RETURN_IF_ERROR(CheckModelConfig(state, from, accepts));
@@ -274,8 +251,10 @@ absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string&
   const std::string prefix = StoredPrefix(name);
   RestoredValues values;
   values.record = *record;
-  DT_RETURN_IF_ERROR(ReadModel(state, prefix, reads));
-  DT_RETURN_IF_ERROR(ReadUpdateState(state, name, reads));
+  Conversions converted;
+  DT_RETURN_IF_ERROR(ReadWeightsOf(state, name, saved, reads, values, converted));
+  DT_RETURN_IF_ERROR(ReadUpdateState(state, name, saved, reads, converted));
+  values.note += converted.Text();
   DT_RETURN_IF_ERROR(ReadMissed(state, prefix + kStoredMissed, reads, values));
   DT_RETURN_IF_ERROR(ReadOwnBuffers(state, prefix, place, reads, values));
   if (!name.empty()) {
@@ -285,8 +264,8 @@ absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string&
   const bool same_ranks = manifest.world_size == place.world_size;
   DT_RETURN_IF_ERROR(ReadRng(same_ranks ? place.rank : 0, reads, values));
   if (!same_ranks) {
-    values.note = absl::StrFormat("; saved by %d rank%s, read by %d", manifest.world_size,
-                                  manifest.world_size == 1 ? "" : "s", place.world_size);
+    absl::StrAppendFormat(&values.note, "; saved by %d rank%s, read by %d", manifest.world_size,
+                          manifest.world_size == 1 ? "" : "s", place.world_size);
   }
   return values;
 }
@@ -298,7 +277,6 @@ absl::Status ApplyEngine(const RestoredValues& values, EngineState& state) {
   }
   DT_RETURN_IF_ERROR(FinishModel(state));
   if (values.weights_alone) {
-    ApplyMaster(state);
     return absl::OkStatus();
   }
   if (values.missed.defined()) {

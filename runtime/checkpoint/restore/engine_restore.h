@@ -41,7 +41,8 @@ struct RestoredValues {
 // Asks for weights, states and random numbers of an engine; `name` is empty for the first.
 // FailedPrecondition when the checkpoint is of another model or holds no such engine. Another world
 // size or stage is fine: ranges are asked for from whoever wrote them, and of what is each rank's
-// own all take rank 0's; the note says so. A setting of the model that `accepts` names may differ.
+// own all take rank 0's; the note says so. So is another precision: masters go on exactly, weights
+// are rounded from them. A setting of the model that `accepts` names may differ.
 // Not collective.
 absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string& name,
                                           RankPlace place, RestoreReads& reads,

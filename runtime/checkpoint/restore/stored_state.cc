@@ -5,7 +5,6 @@
 namespace dtrain {
 namespace {
 
-constexpr char kMaster[] = "master";
 constexpr char kBuffer[] = "buffer.";  // Before the name of a module's buffer that each rank keeps.
 
 }  // namespace
@@ -18,7 +17,7 @@ std::vector<NamedTensor> UpdateState(const EngineState& state) {
     all.push_back({slot.name, slot.tensor});
   }
   if (state.optimizer.master.defined()) {
-    all.push_back({kMaster, state.optimizer.master});
+    all.push_back({kStoredMaster, state.optimizer.master});
   }
   return all;
 }

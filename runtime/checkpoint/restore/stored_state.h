@@ -16,6 +16,7 @@ namespace dtrain {
 inline constexpr char kStoredRng[] = "rng.cpu";
 inline constexpr char kStoredDeviceRng[] = "rng.cuda";
 inline constexpr char kStoredMissed[] = "missed_updates";
+inline constexpr char kStoredMaster[] = "master";
 
 // The prefix of the names of an engine's tensors. `engine` is empty for the first.
 std::string StoredPrefix(const std::string& engine);

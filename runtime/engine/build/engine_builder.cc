@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "c10/core/ScalarType.h"
 #include "kernels/quantize/int8_blocks.h"
+#include "runtime/data/epoch.h"
 #include "runtime/engine/build/memory_check.h"
 #include "runtime/engine/build/model_units.h"
 #include "runtime/engine/build/update_place.h"
@@ -144,6 +145,7 @@ absl::StatusOr<std::unique_ptr<EngineCore>> EngineBuilder::Build() {
   if (!state().options.sample_unit.empty()) {
     DT_RETURN_IF_ERROR(CheckSampleUnit("EngineOptions::sample_unit", state().options.sample_unit));
   }
+  DT_RETURN_IF_ERROR(CheckLengthIsKnown(job_.config()));
   DT_RETURN_IF_ERROR(CheckDevice(job_, state()));
   DT_RETURN_IF_ERROR(DescribeModel());
   DT_ASSIGN_OR_RETURN(leaf_modules_, TakeUnits(job_, module_, state()));

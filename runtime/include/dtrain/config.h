@@ -214,7 +214,14 @@ class Config {
                                       const std::vector<std::string>& overrides, int world_size);
 
   // --- The run.
-  int64_t train_steps() const;    // Optimizer steps of the run.
+  // Optimizer steps of the run; 0: train_epochs decides, and the size of the data is not known yet.
+  int64_t train_steps() const;
+  // Rounds through the training data, of which train_steps follows; 0: the length is in steps.
+  double train_epochs() const;
+  // A copy in which train_epochs has become train_steps, for data of which an epoch takes that many
+  // steps, with the schedule that follows; *this where train_epochs is not set. Job does this
+  // (SetStepsPerEpoch). InvalidArgument: the number is not above 0, or the schedule does not fit.
+  absl::StatusOr<Config> WithStepsPerEpoch(double steps) const;
   int64_t eval_interval() const;  // 0: never.
   int64_t eval_batches() const;   // Global batches in one evaluation.
   // Whether to evaluate after `step` steps: at each multiple of eval_interval and at the last step.
@@ -317,7 +324,8 @@ class Config {
 
   // --- What is in force.
   // All values, nested as in a configuration file, plus "origins" (flat: key -> where from). Read
-  // back as a configuration for the same world size it gives the same values.
+  // back as a configuration for the same world size it gives the same values; of train_epochs and
+  // the train_steps that followed from it, the first is taken.
   Json values_in_force() const;
   // The value of one key ("zero_optimization.stage"), and where it came from; none when unknown.
   const Json* Find(absl::string_view key) const;

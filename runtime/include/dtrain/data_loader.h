@@ -133,8 +133,10 @@ class DataLoader final : public Tracked {
   int64_t size() const;  // Items of the dataset.
   // The epoch, from 0, of the sample that comes next.
   int64_t epoch() const;
-  // Global batches in an epoch: rounded down with drop_last, else up.
-  int64_t steps_per_epoch() const;
+  // Global batches in an epoch: with drop_last a whole number, else samples / global batch, which
+  // is none where a batch goes on with the next epoch. With train_epochs in the configuration, give
+  // it to Job::SetStepsPerEpoch.
+  double steps_per_epoch() const;
 
   Json SaveState() const override;  // The position in the row, which is the same on every rank.
   // Goes on at a saved position. FailedPrecondition: the dataset has another size or order than

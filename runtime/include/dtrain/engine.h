@@ -76,6 +76,9 @@ struct EngineOptions {
   std::function<std::string(const std::string&)> public_name = {};
   // config.json of the checkpoint's model folder, so that other tools open it. Null: none.
   Json model_config = {};
+  // Other small files of that folder, as {name, text}, such as those of the tokenizer
+  // (ReadTokenizerFiles of dtrain/model_files.h): {"tokenizer.json", text}. Rank 0's are written.
+  std::vector<std::pair<std::string, std::string>> model_files = {};
   // Whether checkpoints hold frozen parameters. False: the program brings them before
   // RestoreLatest, as one does that trains adapters of an imported model.
   bool store_frozen = true;

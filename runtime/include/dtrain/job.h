@@ -78,6 +78,15 @@ class Job {
   // Returns once all ranks have come.
   absl::Status Barrier();
 
+  // For a configuration with train_epochs, which becomes train_steps: an epoch of the program's
+  // data takes that many steps, such as DataLoader::steps_per_epoch(); no whole number where a step
+  // goes on with the next epoch. The whole run is rounded up, not each epoch. Call it before
+  // Engine::Create and alike on all ranks (collective); without train_epochs it does nothing. A
+  // TokenLoader of Split::kTrain does it by itself. Between the call and its return no other thread
+  // reads config(). InvalidArgument: the number is not above 0, or differs between ranks.
+  // FailedPrecondition: another number is in force.
+  absl::Status SetStepsPerEpoch(double steps);
+
   // Asks for an end of training: the ranks agree on it at the end of the next step, or in the next
   // evaluation, and the MaybeSave behind it saves that step and ends the program with exit code 0
   // and a line that says `reason`. One rank's call is enough. A loop that looks at stop_agreed()

@@ -119,6 +119,8 @@ class Metrics {
   void EndEvaluations();
   // The current step from here on. The engine says so after each step, a restore after it.
   void SetStep(int64_t step);
+  // The steps of the run, which Open may not have known. Job says so (SetStepsPerEpoch).
+  void SetTotalSteps(int64_t steps);
   // Something that happened, with details (an object). All ranks.
   void LogEvent(EventKind kind, const Json& details);
   // The same, of an earlier step than the current one: a save that ended only now.

@@ -70,7 +70,8 @@ class TokenLoader final : public Tracked {
  public:
   // Opens the token files that data.train or data.validation name. Those of data.train are opened
   // by all ranks together, because the ranks compare what they have found. Errors name file and
-  // offset: a missing, empty, truncated or too short file, an id at or above the vocabulary.
+  // offset: a missing, empty, truncated or too short file, an id at or above the vocabulary. Those
+  // of data.train turn train_epochs of the configuration into train_steps.
   static absl::StatusOr<std::unique_ptr<TokenLoader>> Open(Job& job, Split split,
                                                            TokenLoaderOptions options = {});
   ~TokenLoader() override;

@@ -39,7 +39,8 @@ struct WarmStarted {
 };
 
 // The model folder that `path` means: itself, the `model/` of a checkpoint (step-...), or that of
-// the newest whole checkpoint of a run directory or its checkpoints/. NotFound: it is none of them.
+// the newest checkpoint of a run directory or its checkpoints/ whose model is whole. A model in a
+// checkpoint is read and compared with its checksums. NotFound: it is none of them.
 absl::StatusOr<std::string> FindModelFolder(const std::string& path);
 
 // Collective: fills what the options name from FindModelFolder(path). Call it before

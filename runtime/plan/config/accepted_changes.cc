@@ -56,8 +56,6 @@ constexpr char kModel[] =
     "start from their weights (the folder model/ of a checkpoint)";
 constexpr char kData[] =
     "its checkpoints hold a position in the data, whose order and windows follow from it";
-constexpr char kType[] = "its checkpoints hold the weights in the type that it chooses";
-constexpr char kBuffers[] = "its checkpoints hold the module's buffers in the type that it chooses";
 constexpr Kept kKept[] = {
     {"model", kModel},
     {"model.", kModel},
@@ -72,12 +70,6 @@ constexpr Kept kKept[] = {
      "its checkpoints hold a momentum of each weight only where it is not 0"},
     {"optimizer.skip_unused_parameters",
      "its checkpoints count the updates that each parameter has missed only where it is true"},
-    {"bf16.enabled", kType},
-    {"fp16.enabled", kType},
-    {"bf16.cast_buffers", kBuffers},
-    {"fp16.cast_buffers", kBuffers},
-    {"bf16.bf16_optimizer_states",
-     "its checkpoints hold the states of the optimizer in the type that it chooses"},
     {"fp16.initial_scale_power",
      "it is the scale of the first step alone: a resumed run goes on from the scale that its "
      "checkpoint holds"}};

@@ -1,6 +1,7 @@
 #include "dtrain/config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -44,13 +45,37 @@ bool Config::Values::has_remote_data() const {
          std::any_of(data_validation.begin(), data_validation.end(), plan::IsRemoteAddress);
 }
 
-absl::StatusOr<Config> Config::Parse(absl::string_view text, absl::string_view file_name,
-                                     const std::vector<std::string>& overrides, int world_size) {
-  ConfigBuilder builder(text, file_name, world_size);
+namespace {
+
+// Fills `builder` from the file's text and --set.
+absl::Status ReadDocument(ConfigBuilder& builder, const std::vector<std::string>& overrides) {
   DT_RETURN_IF_ERROR(builder.ReadFileText());
   for (const std::string& assignment : overrides) {
     DT_RETURN_IF_ERROR(builder.Override(assignment));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Config> Config::Parse(absl::string_view text, absl::string_view file_name,
+                                     const std::vector<std::string>& overrides, int world_size) {
+  ConfigBuilder builder(text, file_name, world_size);
+  DT_RETURN_IF_ERROR(ReadDocument(builder, overrides));
+  return builder.Finish();
+}
+
+absl::StatusOr<Config> Config::WithStepsPerEpoch(double steps) const {
+  if (!(steps > 0) || std::isinf(steps)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("an epoch of %g steps; allowed: a number above 0", steps));
+  }
+  if (train_epochs() == 0) {
+    return *this;
+  }
+  ConfigBuilder builder(values_->document, values_->file_name, values_->world_size);
+  DT_RETURN_IF_ERROR(ReadDocument(builder, values_->overrides));
+  builder.SetStepsPerEpoch(steps);
   return builder.Finish();
 }
 
@@ -61,6 +86,10 @@ absl::StatusOr<Config> Config::Load(const std::string& path,
 }
 
 int64_t Config::train_steps() const { return values_->train_steps; }
+double Config::train_epochs() const {
+  const Json& epochs = values_->at("train_epochs");
+  return epochs.is_null() ? 0 : epochs.get<double>();
+}
 int64_t Config::eval_interval() const { return values_->integer("eval_interval"); }
 int64_t Config::eval_batches() const { return values_->integer("eval_batches"); }
 bool Config::evaluate_at(int64_t step) const {

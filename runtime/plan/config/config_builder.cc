@@ -60,11 +60,40 @@ void DropOtherRope(const std::vector<std::string>& parts, const Json& value, Jso
   }
 }
 
+// A run's config.json holds train_epochs and the train_steps that followed from it, and what of the
+// schedule followed from the length. These follow anew, because --set may change the length.
+void DropDerivedSteps(Json& root) {
+  const Json origins = root.value("origins", Json());
+  const auto is_derived = [&](const std::string& key) {
+    return origins.is_object() && origins.value(key, Json()) == "derived";
+  };
+  if (is_derived("train_steps") && !root.value("train_epochs", Json()).is_null()) {
+    root.erase("train_steps");
+  }
+  const Json scheduler = root.value("scheduler", Json());
+  if (!scheduler.is_object() || !scheduler.contains("type") ||
+      !scheduler.value("params", Json()).is_object()) {
+    return;
+  }
+  Json& params = root["scheduler"]["params"];
+  for (const char* const name : {"warmup_num_steps", "total_num_steps", "decay_num_steps"}) {
+    if (is_derived(absl::StrCat("scheduler.params.", name))) {
+      params.erase(name);
+    }
+  }
+  // Only WSD derives a warm-up that is left out.
+  constexpr char kWarmup[] = "warmup_num_steps";
+  if (is_derived(absl::StrCat("scheduler.params.", kWarmup)) && scheduler["type"] != "WSD") {
+    params[kWarmup] = "auto";
+  }
+}
+
 }  // namespace
 
 ConfigBuilder::ConfigBuilder(absl::string_view text, absl::string_view file_name, int world_size)
     : text_(text) {
   values_->file_name = std::string(file_name);
+  values_->document = text_;
   values_->world_size = world_size;
 }
 
@@ -87,11 +116,12 @@ std::string ConfigBuilder::WhereGiven(absl::string_view path) const {
 }
 
 absl::Status ConfigBuilder::ReadFileText() {
-  DT_ASSIGN_OR_RETURN(const Json root, ParseJson(text_, values_->file_name));
+  DT_ASSIGN_OR_RETURN(Json root, ParseJson(text_, values_->file_name));
   if (!root.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat(values_->file_name, ": a configuration must be one JSON object, { ... }"));
   }
+  DropDerivedSteps(root);
   return Walk(root, "", ConfigOrigin::kFile, "");
 }
 
@@ -102,6 +132,7 @@ absl::Status ConfigBuilder::Override(const std::string& assignment) {
     return absl::InvalidArgumentError(absl::StrCat(where, ": want KEY=VALUE"));
   }
   spellings_.clear();
+  values_->overrides.push_back(assignment);
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
   const absl::StatusOr<Json> parsed = ParseJson(text, where);
@@ -109,7 +140,25 @@ absl::Status ConfigBuilder::Override(const std::string& assignment) {
   if (plan::IsInsideFreeKey(path)) {
     return OverrideFree(path, value, where);
   }
-  return Take(path, value, ConfigOrigin::kSet, where);
+  DT_RETURN_IF_ERROR(Take(path, value, ConfigOrigin::kSet, where));
+  DropReplacedLength(path);
+  return absl::OkStatus();
+}
+
+// A run is as long as --set says, in steps or in epochs, whatever the file says.
+void ConfigBuilder::DropReplacedLength(const std::string& path) {
+  if (path != "train_steps" && path != "train_epochs") {
+    return;
+  }
+  const std::string other = path == "train_steps" ? "train_epochs" : "train_steps";
+  const auto origin = [&](const std::string& key) {
+    const auto found = values_->origins.find(key);
+    return found == values_->origins.end() ? ConfigOrigin::kDefault : found->second;
+  };
+  if (origin(path) == ConfigOrigin::kSet && origin(other) == ConfigOrigin::kFile) {
+    values_->by_key.erase(other);
+    values_->origins.erase(other);
+  }
 }
 
 absl::Status ConfigBuilder::OverrideFree(const std::string& path, Json value,

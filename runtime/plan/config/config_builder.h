@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ class ConfigBuilder {
   // The calls of Config::Parse, in this order.
   absl::Status ReadFileText();
   absl::Status Override(const std::string& assignment);
+  // Only where the size of the data is known: train_epochs becomes train_steps.
+  void SetStepsPerEpoch(double steps) { steps_per_epoch_ = steps; }
   absl::StatusOr<Config> Finish();
 
  private:
@@ -36,6 +39,7 @@ class ConfigBuilder {
 
   absl::Status CheckSupport();
   void DropWhatIsOff();
+  void DropReplacedLength(const std::string& path);
   bool IsOff(absl::string_view path) const;  // A key of fp16 or bf16 while that is not enabled.
   absl::StatusOr<int64_t> HiddenSize() const;
   void SayAutos();
@@ -49,12 +53,15 @@ class ConfigBuilder {
   absl::Status CheckAddresses() const;
   void CheckConsole();
   absl::Status FillRun();
+  absl::Status FillRunOfEpochs();
   absl::Status FillBatch();
   absl::Status FillOptimizer();
   absl::Status CheckOptimizer();
   absl::Status CheckOffload() const;
   void FillTypedOptimizer();
   absl::Status FillScheduler();
+  absl::Status FillScheduleOf(const std::string& type, int64_t steps);
+  void LeaveScheduleOpen(const std::string& type);
   absl::Status FillStableDecay();
   absl::Status FillOneCycle();
   absl::Status FillReduction();
@@ -79,6 +86,7 @@ class ConfigBuilder {
   std::string text_;
   std::map<std::string, std::string> spellings_;  // Spelling of each key in one document or --set.
   std::map<std::string, Auto, std::less<>> autos_;
+  std::optional<double> steps_per_epoch_;
   bool is_deepspeeds_ = false;  // Something in the document is only there for DeepSpeed.
   std::shared_ptr<Config::Values> values_ = std::make_shared<Config::Values>();
 };

@@ -55,11 +55,13 @@ is a small complete file for the example model:
   without effect, it is allowed even where the table does not mention it, and takes the default.
   `dtrain config check` and the log name the value that each `"auto"` took.
 - A key marked **R** must keep its value when a run is resumed. All others may change, and so may
-  the number of ranks. A program's option `--accept-change KEY`, which may be repeated, accepts
-  another value of `optimizer.params.*`, `optimizer.no_weight_decay`, `optimizer.param_groups`,
-  `engines`, `scheduler.*`, `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`,
-  `deterministic`, `data.document_token`, `data.document_token_place`, of `fp16`'s loss scale but
-  for its first value, of `fp8.*`, `bf16.stochastic_rounding`, `zero_quantized_weights` and
+  the number of ranks. Where `bf16.enabled` or `fp16.enabled` changes, so may the marked settings of
+  that section ([another precision](CHECKPOINT_FORMAT.md#another-precision)). A program's option
+  `--accept-change KEY`, which may be repeated, accepts another value of `optimizer.params.*`,
+  `optimizer.no_weight_decay`, `optimizer.param_groups`, `engines`, `scheduler.*`,
+  `gradient_clipping`, `gradient_clipping_value`, `train_batch_size`, `deterministic`,
+  `data.document_token`, `data.document_token_place`, of `fp16`'s loss scale but for its first
+  value, of `fp8.*`, `bf16.stochastic_rounding`, `zero_quantized_weights` and
   `zero_quantized_gradients`, of shares of dropout inside `model` and `finetune` (names that end
   with `dropout` or `pdrop`), or, for files that have moved, of `data.train` and `data.format`. KEY
   may be a section, such as `scheduler`, but not `model` or `finetune`. The error of any other key
@@ -174,8 +176,8 @@ struct Group {
 const std::vector<Group>& Groups() {
   static const auto* const groups = new std::vector<Group>{
       {"Run",
-       {"train_steps", "eval_interval", "eval_batches", "seed", "deterministic", "device",
-        "cuda_graphs", "module_buffers"}},
+       {"train_steps", "train_epochs", "eval_interval", "eval_batches", "seed", "deterministic",
+        "device", "cuda_graphs", "module_buffers"}},
       {"Batch",
        {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"},
        kBatch},

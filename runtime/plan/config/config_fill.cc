@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/numeric/epoch_steps.h"
 #include "base/status.h"
 #include "runtime/plan/config/batch_algebra.h"
 #include "runtime/plan/config/config_builder.h"
@@ -72,6 +73,9 @@ bool ConfigBuilder::IsDefault(const std::string& path) const {
 }
 
 absl::Status ConfigBuilder::FillRun() {
+  if (Given("train_epochs")) {
+    return FillRunOfEpochs();
+  }
   if (Given("train_steps")) {
     return absl::OkStatus();
   }
@@ -80,6 +84,19 @@ absl::Status ConfigBuilder::FillRun() {
          total ? Value("scheduler.params.total_num_steps") : Json(kTrainStepsDefault));
   if (!total) {
     values_->origins["train_steps"] = ConfigOrigin::kDefault;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConfigBuilder::FillRunOfEpochs() {
+  const auto epochs = Value("train_epochs").get<double>();
+  if (Given("train_steps")) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: train_steps %d and train_epochs %g both say how long the run is; keep one",
+        WhereGiven("train_epochs"), Value("train_steps").get<int64_t>(), epochs));
+  }
+  if (steps_per_epoch_.has_value()) {
+    Derive("train_steps", StepsOfEpochs(epochs, *steps_per_epoch_));
   }
   return absl::OkStatus();
 }
@@ -139,7 +156,6 @@ absl::Status ConfigBuilder::FillScheduler() {
                           type, absl::StrJoin(params, ", ")));
     }
   }
-  const int64_t steps = Value("train_steps").get<int64_t>();
   const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
   if (decays) {
     SetWhy(section + "total_num_steps", "which is train_steps");
@@ -154,14 +170,10 @@ absl::Status ConfigBuilder::FillScheduler() {
                         "two steps",
                         WhereGiven(section + "warmup_num_steps")));
   }
-  if (IsAuto(section + "warmup_num_steps")) {
-    Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
-  }
-  if (decays && !Given(section + "total_num_steps")) {
-    Derive(section + "total_num_steps", steps);
-  }
-  if (type == "WSD") {
-    DT_RETURN_IF_ERROR(FillStableDecay());
+  if (const auto steps = IfGiven(Given("train_steps") ? &Value("train_steps") : nullptr)) {
+    DT_RETURN_IF_ERROR(FillScheduleOf(type, *steps));
+  } else {
+    LeaveScheduleOpen(type);
   }
   if (type == "OneCycle") {
     DT_RETURN_IF_ERROR(FillOneCycle());
@@ -175,6 +187,36 @@ absl::Status ConfigBuilder::FillScheduler() {
     values_->origins[section + "warmup_max_lr"] = ConfigOrigin::kDefault;
   }
   return absl::OkStatus();
+}
+
+// The parameters that follow from the run's length.
+absl::Status ConfigBuilder::FillScheduleOf(const std::string& type, int64_t steps) {
+  const std::string section = "scheduler.params.";
+  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
+  if (IsAuto(section + "warmup_num_steps")) {
+    Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
+  }
+  if (decays && !Given(section + "total_num_steps")) {
+    Derive(section + "total_num_steps", steps);
+  }
+  return type == "WSD" ? FillStableDecay() : absl::OkStatus();
+}
+
+// What follows from the run's length while that is not known: no values, but known as derived, so
+// that a resumed run compares the rules.
+void ConfigBuilder::LeaveScheduleOpen(const std::string& type) {
+  const std::string section = "scheduler.params.";
+  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
+  const bool all = type == "WSD";
+  const auto leave = [&](const char* name, bool follows, const Json& value) {
+    autos_.erase(section + name);  // Its note would name a number.
+    if (IsAuto(section + name) || (follows && !Given(section + name))) {
+      Derive(section + name, value);
+    }
+  };
+  leave("warmup_num_steps", all, 0);
+  leave("total_num_steps", decays, nullptr);
+  leave("decay_num_steps", all, nullptr);
 }
 
 // The last tenth decays; warm-up and decay must leave room for each other.
@@ -286,7 +328,7 @@ void ConfigBuilder::FillDefaults() {
 
 void ConfigBuilder::FillTyped() {
   Config::Values& v = *values_;
-  v.train_steps = v.integer("train_steps");
+  v.train_steps = v.at("train_steps").is_null() ? 0 : v.integer("train_steps");
   v.global_batch = v.integer("train_batch_size");
   v.micro_batch = v.integer("train_micro_batch_size_per_gpu");
   v.accumulation = v.integer("gradient_accumulation_steps");

@@ -1,5 +1,6 @@
 // Config's descriptions of itself: the values in force, the summary, and the values that must not
 // change when a run is resumed.
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -51,10 +52,16 @@ std::string DifferenceText(const std::string& path, const nlohmann::json& was,
   return absl::StrFormat("%s was %s, now %s", path, text(was), text(now));
 }
 
+// Whether a setting of the program's names the type of the weights, as config.json does. It chooses
+// nothing: bf16.enabled and fp16.enabled do.
+bool IsTypeOfModel(absl::string_view path) {
+  return path == "model.dtype" || path == "model.torch_dtype";
+}
+
 // Adds what differs inside two objects of the program's, value by value.
 void AddDifferences(const std::string& path, const nlohmann::json& was, const nlohmann::json& now,
                     std::vector<ConfigDifference>& differences) {
-  if (was == now) {
+  if (was == now || IsTypeOfModel(path)) {
     return;
   }
   if (!was.is_object() || !now.is_object()) {
@@ -70,6 +77,21 @@ void AddDifferences(const std::string& path, const nlohmann::json& was, const nl
   for (const auto& [name, unused] : names.items()) {
     AddDifferences(absl::StrCat(path, ".", name), child(was, name), child(now, name), differences);
   }
+}
+
+// Whether `path` is a setting of a precision in which only one of the two runs computes. It has
+// nothing to keep: the run that goes on in another precision leaves it, or begins with it.
+bool IsOfOtherPrecision(absl::string_view path, const Json& was, const Json& now) {
+  const auto computes_in = [](const Json& in_force, absl::string_view type) {
+    const Json* const enabled = Lookup(in_force, absl::StrCat(type, ".enabled"));
+    return enabled != nullptr && *enabled == true;
+  };
+  for (const absl::string_view type : {"bf16", "fp16"}) {
+    if (absl::StartsWith(path, absl::StrCat(type, "."))) {
+      return computes_in(was, type) != computes_in(now, type);
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -141,7 +163,8 @@ std::vector<ConfigDifference> Config::IdentityDifferences(const Json& saved_valu
     return value == nullptr ? Json() : *value;
   };
   for (const plan::ConfigKey& key : plan::ConfigKeys()) {
-    if ((key.flags & plan::kIdentity) == 0) {
+    if ((key.flags & plan::kIdentity) == 0 ||
+        IsOfOtherPrecision(key.path, saved_values_in_force, in_force)) {
       continue;
     }
     const nlohmann::json was = Canonical(IdentityValue(saved_values_in_force, key));

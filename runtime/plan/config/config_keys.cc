@@ -12,8 +12,14 @@ namespace {
 constexpr ConfigKey kKeys[] = {
     // The run.
     {"train_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "", 0,
-     "Number of optimizer steps in the run. If it is not set, the run takes "
-     "scheduler.params.total_num_steps, or 1000 if that is not set either."},
+     "Number of optimizer steps in the run. If it is not set, it follows from train_epochs; if "
+     "that is not set either, the run takes scheduler.params.total_num_steps, or else 1000."},
+    {"train_epochs", KeyType::kNumber, "null", "(0, inf)", KeyUse::kUsed, "", 0,
+     "Length of the run in rounds through the training data, such as 3 or 0.5, in place of "
+     "train_steps: the run takes train_epochs * windows of data.train / train_batch_size steps, "
+     "rounded up. With data of its own, a program says how many steps an epoch takes "
+     "(Job::SetStepsPerEpoch). An epoch of a mixture is as many samples as its parts hold "
+     "together. --set of train_steps or train_epochs takes the place of the file's other one."},
     {"eval_interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Evaluates after every N steps and after the last one. 0 turns evaluation off."},
     {"eval_batches", KeyType::kInteger, "16", "[1, inf)", KeyUse::kUsed, "", 0,
@@ -168,7 +174,7 @@ constexpr ConfigKey kKeys[] = {
     {"scheduler.params.total_num_steps", KeyType::kInteger, "null", "[1, inf)", KeyUse::kUsed, "",
      kAutoAllowed | kIdentity,
      "WarmupDecayLR, WarmupCosineLR, WSD: step at which the decay ends. If it is not set or "
-     "\"auto\", it is train_steps."},
+     "\"auto\", it is train_steps, also where that follows from train_epochs."},
     {"scheduler.params.warmup_min_ratio", KeyType::kNumber, "0", "[0, 1]", KeyUse::kUsed, "",
      kIdentity,
      "WarmupCosineLR, WSD: learning rate at the start of warm-up, as a share of the optimizer's "
@@ -369,21 +375,21 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.use_node_local_storage", KeyType::kBool, "false", "", KeyUse::kRefused, "[false]",
      0, "Set checkpoint.local_dir to a folder on each host's own disk."},
     // Precision.
-    {"bf16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
+    {"bf16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed,
      "Trains in bf16: parameters and computation are bf16. Each rank keeps an fp32 master copy of "
      "the weights that it updates, and gradients are summed in fp32. A CPU without instructions "
      "for bf16 multiplies slower than in fp32; the run then warns with the measured ratio. "
      "\"auto\" takes false."},
-    {"bf16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+    {"bf16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
      "Casts the module's floating-point buffers to bf16. Otherwise they keep the type that the "
      "module gave them, so that tables stay exact and counters do not stop at 256; operations on "
      "a bf16 tensor and an fp32 buffer then give fp32. Torch's BatchNorm and InstanceNorm layers "
      "give what their input has: beside running statistics in fp32 they compute with their weight "
      "and bias as fp32. Integer buffers are never cast."},
-    {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed | kIdentity,
+    {"fp16.enabled", KeyType::kBool, "false", "", KeyUse::kUsed, "", kAutoAllowed,
      "Trains in fp16 with a scaled loss. Master copies and gradient sums are fp32, as with "
      "bf16.enabled, and a CPU may also be slower than in fp32. \"auto\" takes false."},
-    {"fp16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+    {"fp16.cast_buffers", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
      "Casts the module's floating-point buffers to fp16. The rules are those of "
      "bf16.cast_buffers."},
     {"fp16.loss_scale", KeyType::kNumber, "0", "[0, inf)", KeyUse::kUsed, "", kIdentity,
@@ -412,7 +418,7 @@ constexpr ConfigKey kKeys[] = {
      0,
      "Master weights and gradients are always fp32. To save memory, set "
      "bf16.bf16_optimizer_states."},
-    {"bf16.bf16_optimizer_states", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
+    {"bf16.bf16_optimizer_states", KeyType::kBool, "false", "", KeyUse::kUsed, "", 0,
      "Keeps optimizer states in bf16, rounded to nearest. Master weights stay fp32. Lamb and Muon "
      "do not support it."},
     {"bf16.stochastic_rounding", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,

@@ -54,6 +54,38 @@ size_t NameDistance(absl::string_view a, absl::string_view b) {
   return std::min(2 * EditDistance(a, b), 2 * EditDistance(SortedWords(a), SortedWords(b)) + 1);
 }
 
+// What the settings are called in transformers' TrainingArguments, Accelerate's examples, Megatron,
+// Lightning, nanoGPT and llm.c, where no letters lead from there to the key.
+constexpr OlderName kForeignNames[] = {
+    {"epochs", "train_epochs"},
+    {"num_epochs", "train_epochs"},
+    {"max_epochs", "train_epochs"},
+    {"num_train_epochs", "train_epochs"},
+    {"steps", "train_steps"},
+    {"num_steps", "train_steps"},
+    {"max_steps", "train_steps"},
+    {"max_iters", "train_steps"},
+    {"total_steps", "train_steps"},
+    {"train_iters", "train_steps"},
+    {"max_train_steps", "train_steps"},
+    {"num_train_steps", "train_steps"},
+    {"learning_rate", "optimizer.params.lr"},
+    {"max_grad_norm", "gradient_clipping"},
+    {"warmup_steps", "scheduler.params.warmup_num_steps"},
+    {"lr_scheduler_type", "scheduler.type"},
+    {"global_batch_size", "train_batch_size"},
+    {"batch_size", "train_batch_size"},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu"},
+    {"per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"block_size", "data.sequence_length"},
+    {"max_seq_length", "data.sequence_length"},
+    {"seq_length", "data.sequence_length"},
+    {"eval_steps", "eval_interval"},
+    {"save_steps", "checkpoint.interval"},
+    {"save_total_limit", "checkpoint.keep"},
+    {"logging_steps", "metrics.interval"},
+};
+
 // All keys, then all sections.
 void ForEachName(const std::function<void(absl::string_view)>& consider) {
   for (const ConfigKey& key : ConfigKeys()) {
@@ -82,6 +114,11 @@ bool IsInsideFreeKey(absl::string_view path) {
 }
 
 std::string NearestConfigKey(absl::string_view path) {
+  for (const OlderName& name : kForeignNames) {
+    if (path == name.older) {
+      return name.today;
+    }
+  }
   path = path.substr(0, 200);  // The distance is quadratic; a key of the table is far shorter.
   const size_t dot = path.rfind('.');
   const std::string section(dot == absl::string_view::npos ? "" : path.substr(0, dot + 1));

@@ -12,6 +12,9 @@ namespace dtrain {
 
 struct Config::Values {
   std::string file_name;
+  // What the configuration was made of, for making it anew: Config::WithStepsPerEpoch.
+  std::string document;
+  std::vector<std::string> overrides;
   // Every key of the table; null where it is absent.
   std::map<std::string, Json, std::less<>> by_key;
   std::map<std::string, ConfigOrigin, std::less<>> origins;
@@ -19,7 +22,7 @@ struct Config::Values {
 
   // The same, typed.
   int world_size = 1;
-  int64_t train_steps = 0;
+  int64_t train_steps = 0;  // 0: not known yet, because train_epochs decides it.
   int64_t global_batch = 0;
   int64_t micro_batch = 0;
   int64_t accumulation = 0;

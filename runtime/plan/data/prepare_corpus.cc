@@ -214,6 +214,7 @@ absl::StatusOr<PrepareReport> PrepareCorpus(const PrepareOptions& options) {
                       WriteSplit(std::move(splits.train), options.out + "/train.bin"));
   DT_ASSIGN_OR_RETURN(report.validation,
                       WriteSplit(std::move(splits.validation), options.out + "/val.bin"));
+  DT_RETURN_IF_ERROR(WriteCorpusTokenizer(options.out, options.tokenizer));
   const Json manifest{{"format", "llmc"},
                       {"tokenizer", "bytes"},
                       {"vocabulary", 256},

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/plan/data/tokenizer_files.h"
 
 namespace dtrain::plan {
 
@@ -25,6 +26,7 @@ struct PrepareOptions {
   int64_t bytes_max = 64LL << 20;      // Text taken in all.
   int64_t file_bytes_max = 1LL << 20;  // Longer files are mostly generated tables.
   int validation_percent = 7;          // 1 to 50.
+  NamedTexts tokenizer = {};           // Files of the tokenizer, written beside the corpus.
 };
 
 struct PrepareReport {

@@ -17,10 +17,13 @@ struct Magic {
   const char* what;
 };
 constexpr Magic kMagics[] = {
-    {"\x93NUMPY", "a NumPy file (.npy)"}, {"PK\x03\x04", "a zip archive (.npz, .pt)"},
-    {"\x1f\x8b", "compressed by gzip"},   {"\x28\xb5\x2f\xfd", "compressed by zstd"},
-    {"PAR1", "a Parquet file"},           {"ARROW1", "an Arrow file"},
+    {"\x93NUMPY", "a NumPy file (.npy)"},
+    {"PK\x03\x04", "a zip archive (.npz, .pt)"},
+    {"\x1f\x8b", "compressed by gzip"},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd"},
+    {"ARROW1", "an Arrow file"},
     {"MMIDIDX", "a Megatron index"},
+    {"PAR1", "a Parquet file, of whose texts dtrain data prepare makes tokens"},
 };
 
 int32_t WordAt(absl::string_view head, size_t index) {

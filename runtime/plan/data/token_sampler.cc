@@ -169,6 +169,14 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(absl::Span<const SamplerPart> 
   return sampler;
 }
 
+double TokenSampler::steps_per_epoch() const {
+  int64_t drawn = pattern_ == nullptr ? windows_ : 0;
+  for (size_t i = 0; pattern_ != nullptr && i < parts_.size(); ++i) {
+    drawn += pattern_->shares()[i] > 0 ? parts_[i].windows : 0;
+  }
+  return static_cast<double>(drawn) / static_cast<double>(options_.global_batch);
+}
+
 int64_t TokenSampler::RowNumber(int64_t step, int64_t position) const {
   int64_t number = step * options_.global_batch + position;
   for (const SkipRange& range : skip_) {

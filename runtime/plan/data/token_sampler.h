@@ -109,8 +109,11 @@ class TokenSampler {
   std::vector<SampleLocation> MicroBatch(int64_t step, int64_t micro_step,
                                          const RankSlice& slice) const;
 
-  // Windows in the corpus = samples in an epoch.
+  // Windows in the corpus.
   int64_t windows() const { return windows_; }
+  // Global steps in an epoch, which end inside one: as many samples as there are windows in the
+  // parts that are drawn.
+  double steps_per_epoch() const;
   const SamplerOptions& options() const { return options_; }
   // The cursor of a run that will take `step` next.
   DataCursor CursorAt(int64_t step) const;

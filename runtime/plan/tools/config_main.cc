@@ -11,6 +11,7 @@
 #include "dtrain/config.h"
 #include "runtime/plan/config/config_docs.h"
 #include "runtime/plan/config/reference_docs.h"
+#include "runtime/plan/data/training_data.h"
 
 namespace dtrain::plan {
 namespace {
@@ -24,9 +25,26 @@ struct CheckArguments {
   bool all = false;
 };
 
-absl::Status Check(const CheckArguments& arguments) {
-  DT_ASSIGN_OR_RETURN(const Config config,
+// With the number of steps, where the token files for an epoch are here.
+absl::StatusOr<Config> LoadWithSteps(const CheckArguments& arguments) {
+  DT_ASSIGN_OR_RETURN(Config config,
                       Config::Load(arguments.path, arguments.overrides, arguments.world_size));
+  if (config.train_epochs() == 0) {
+    return config;
+  }
+  const absl::StatusOr<double> steps = StepsPerEpoch(config);
+  if (steps.ok()) {
+    return config.WithStepsPerEpoch(*steps);
+  }
+  std::fprintf(stderr,
+               "note: train_epochs %g: the number of steps is known when the run opens its data "
+               "(%s)\n",
+               config.train_epochs(), std::string(steps.status().message()).c_str());
+  return config;
+}
+
+absl::Status Check(const CheckArguments& arguments) {
+  DT_ASSIGN_OR_RETURN(const Config config, LoadWithSteps(arguments));
   for (const std::string& warning : config.warnings()) {
     std::fprintf(stderr, "note: %s\n", warning.c_str());
   }

@@ -22,6 +22,7 @@
 #include "runtime/plan/data/prepare_corpus.h"
 #include "runtime/plan/data/text/prepare_output.h"
 #include "runtime/plan/data/text/prepare_text.h"
+#include "runtime/plan/tokenizer/bytes_tokenizer.h"
 
 namespace dtrain::plan {
 namespace {
@@ -131,6 +132,7 @@ absl::Status PrepareCommand::Arguments::RunBytes() const {
   options.out = out;
   options.file_bytes_max = text.file_bytes_max;
   options.validation_percent = text.validation_percent;
+  options.tokenizer = BytesTokenizerFiles();
   if (options.folders.empty()) {
     options.folders = {kDefaultFolder};
     if (options.extensions.empty()) {
@@ -189,7 +191,7 @@ PrepareCommand::PrepareCommand(CLI::App* app)
   Arguments& a = *arguments_;
   app_->footer(
       "Without --tokenizer every byte is a token (vocabulary 256).\n"
-      "With --template the lines are instruction data: {\"prompt\", \"completion\"},\n"
+      "With --template lines and rows are instruction data: {\"prompt\", \"completion\"},\n"
       "{\"messages\": [{\"role\", \"content\"}]} or Alpaca's {\"instruction\", \"output\"}.\n"
       "Run the same command again after an interruption: it goes on.\n"
       "Examples:\n"
@@ -198,8 +200,8 @@ PrepareCommand::PrepareCommand(CLI::App* app)
       "  dtrain data prepare --out data --tokenizer Qwen3-0.6B --template chatml \\\n"
       "      --sequence-length 2048 chats.jsonl");
   app_->add_option("SOURCES", a.sources,
-                   "Text files, JSONL files (also .gz and .zst), folders, or - for standard "
-                   "input. Default: /usr/include, with --ext h,hpp,hh,hxx,none");
+                   "Text files, JSONL files (also .gz and .zst), Parquet files, folders, or - for "
+                   "standard input. Default: /usr/include, with --ext h,hpp,hh,hxx,none");
   app_->add_option("--out", a.out, "Folder to write the token files to")
       ->option_text("FOLDER")
       ->required();
@@ -211,18 +213,20 @@ PrepareCommand::PrepareCommand(CLI::App* app)
                    "Token that ends each document. Default: the one that the tokenizer's files "
                    "name")
       ->option_text("TOKEN");
-  app_->add_option("--text-key", a.text.rules.text_key, "Member of a JSONL line that is its text")
+  app_->add_option("--text-key", a.text.rules.text_key,
+                   "Member of a JSONL line, or column of a Parquet file, that is its text")
       ->option_text("NAME")
       ->capture_default_str();
   app_->add_option("--template", a.chat,
-                   "The lines are instruction data, written as: chatml, llama3, qwen, alpaca or "
-                   "plain. Default: they are texts")
+                   "The lines or rows are instruction data, written as: chatml, llama3, qwen, "
+                   "alpaca or plain. Default: they are texts")
       ->option_text("NAME");
-  app_->add_option("--prompt-key", a.text.rules.keys.prompt, "Member of a line that is its prompt")
+  app_->add_option("--prompt-key", a.text.rules.keys.prompt,
+                   "Member of a line, or column, that is its prompt")
       ->option_text("NAME")
       ->capture_default_str();
   app_->add_option("--completion-key", a.text.rules.keys.completion,
-                   "Member of a line that is its completion")
+                   "Member of a line, or column, that is its completion")
       ->option_text("NAME")
       ->capture_default_str();
   AddLimits();

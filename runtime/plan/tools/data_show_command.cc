@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "runtime/plan/data/text/text_encoder.h"
 #include "runtime/plan/data/token_file.h"
 #include "runtime/plan/data/token_mask.h"
+#include "runtime/plan/data/tokenizer_files.h"
 
 namespace dtrain::plan {
 namespace {
@@ -58,9 +60,11 @@ struct ShowCommand::Arguments {
   int64_t head = 32;
   int64_t samples = 3;
 
-  absl::Status Run() const;
+  absl::Status Run();
 
  private:
+  // Takes the tokenizer beside the corpus if none is named and it can be the file's.
+  void FindTokenizer(const TokenFile& file);
   // The tokenizer of the tokens; nothing where it is not known.
   absl::StatusOr<std::unique_ptr<TextEncoder>> Encoder(const TokenFile& file) const;
   absl::Status ShowSamples(const TokenFile& file, const MaskFile& mask,
@@ -70,6 +74,21 @@ struct ShowCommand::Arguments {
                   absl::Span<const uint8_t> bits, const MaskHeader& header,
                   const TextEncoder* encoder) const;
 };
+
+void ShowCommand::Arguments::FindTokenizer(const TokenFile& file) {
+  const int64_t vocabulary = file.header().vocabulary;
+  const std::string folder = std::filesystem::path(file.path()).parent_path().string();
+  const std::string beside = CorpusTokenizerFolder(folder.empty() ? "." : folder);
+  std::error_code none;
+  if (!tokenizer.empty() || vocabulary == kBytesVocabulary ||
+      !std::filesystem::is_directory(beside, none)) {
+    return;
+  }
+  const auto encoder = TextEncoder::ForDecoding(beside);
+  if (encoder.ok() && (vocabulary == 0 || vocabulary == (*encoder)->vocabulary())) {
+    tokenizer = beside;
+  }
+}
 
 absl::StatusOr<std::unique_ptr<TextEncoder>> ShowCommand::Arguments::Encoder(
     const TokenFile& file) const {
@@ -87,9 +106,10 @@ absl::StatusOr<std::unique_ptr<TextEncoder>> ShowCommand::Arguments::Encoder(
   return encoder;
 }
 
-absl::Status ShowCommand::Arguments::Run() const {
+absl::Status ShowCommand::Arguments::Run() {
   DT_ASSIGN_OR_RETURN(const TokenFormat known, TokenFormatFromName(format));
   DT_ASSIGN_OR_RETURN(const TokenFile file, TokenFile::Open(path, known));
+  FindTokenizer(file);
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<TextEncoder> encoder, Encoder(file));
   DT_ASSIGN_OR_RETURN(const std::optional<MaskFile> mask,
                       MaskFile::OpenFor(file.path(), file.tokens()));
@@ -208,7 +228,7 @@ ShowCommand::ShowCommand(CLI::App* app)
       ->capture_default_str();
   app_->add_option("--tokenizer", a.tokenizer,
                    "Folder or file of the tokenizer that made the tokens, to show their text. "
-                   "Default: only bytes are shown as text")
+                   "Default: the one beside the file, in corpus.tokenizer; bytes need none")
       ->option_text("PATH");
   app_->add_option("--head", a.head, "Number of tokens to print")
       ->capture_default_str()

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "runtime/plan/data/text/chunk_documents.h"
 #include "runtime/plan/data/text/records.h"
 #include "runtime/plan/data/text/text_sources.h"
 #include "runtime/plan/tokenizer/train_tokenizer.h"
@@ -22,7 +23,9 @@ namespace {
 class SourceDocuments {
  public:
   SourceDocuments(const std::vector<TextSource>& sources, std::string text_key)
-      : sources_(sources), reader_(sources, 0, 0), text_key_(std::move(text_key)) {}
+      : sources_(sources),
+        reader_(sources, 0, 0, ColumnsFor({.text_key = text_key})),
+        text_key_(std::move(text_key)) {}
 
   absl::StatusOr<bool> Next(std::string* document) {
     while (true) {
@@ -60,8 +63,10 @@ class SourceDocuments {
       }
       absl::StatusOr<std::string> text = ParseTextRecord(line, text_key_);
       if (!text.ok()) {
-        return Annotate(text.status(),
-                        absl::StrFormat("%s:%d", sources_[chunk_->source].path, record_));
+        return absl::Status(
+            text.status().code(),
+            absl::StrCat(RecordPlace(sources_[chunk_->source].path, *chunk_, record_), ": ",
+                         WhyBad(line, chunk_->has_rows, text.status())));
       }
       *document = *std::move(text);
       return true;
@@ -99,7 +104,8 @@ TrainTokenizerCommand::TrainTokenizerCommand(CLI::App* app)
       "  dtrain data train-tokenizer --out vocabulary ~/books\n"
       "  dtrain data train-tokenizer --out vocabulary --vocab-size 50000 text.jsonl.zst");
   app_->add_option("SOURCES", a.sources,
-                   "Text files, JSONL files (also .gz and .zst), folders, or - for standard input")
+                   "Text files, JSONL files (also .gz and .zst), Parquet files, folders, or - for "
+                   "standard input")
       ->required();
   app_->add_option("--out", a.out, "Folder to write tokenizer.json and tokenizer_config.json to")
       ->option_text("FOLDER")
@@ -124,7 +130,8 @@ TrainTokenizerCommand::TrainTokenizerCommand(CLI::App* app)
       ->option_text("LIST")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app_->add_option("--text-key", a.text_key, "Member of a JSONL line that is its text")
+  app_->add_option("--text-key", a.text_key,
+                   "Member of a JSONL line, or column of a Parquet file, that is its text")
       ->capture_default_str();
   app_->add_option("--threads", a.options.threads, "Number of threads; 0: one for each core")
       ->capture_default_str();

@@ -44,7 +44,7 @@ TEST(Endpoint, KnowsLoopbackAndWildcard) {
   for (const char* host : {"10.0.0.1", "::2", "128.0.0.1", "host"}) {
     EXPECT_FALSE(IsLoopback(host)) << host;
   }
-  for (const char* host : {"0.0.0.0", "::", "", "*"}) {
+  for (const char* host : {"0.0.0.0", "0", "0.0", "0x0", "::", "::%1", "::ffff:0.0.0.0", "", "*"}) {
     EXPECT_TRUE(IsWildcard(host)) << host;
   }
   EXPECT_FALSE(IsWildcard("127.0.0.1"));

@@ -153,17 +153,17 @@ TEST(SampleText, IsNotShownWhereTokensHaveNoTextOrNoneIsWanted) {
 }
 
 TEST(SampleOptions, AreReadFromTheRunsSection) {
-  const auto options = SampleOptions::FromJson(
-      {{"prompt", "a"}, {"bytes", 7}, {"temperature", 0.5}, {"top_k", 3}}, "");
+  const auto options =
+      SampleOptions::FromJson({{"prompt", "a"}, {"bytes", 7}, {"temperature", 0.5}, {"top_k", 3}});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->prompt, "a");
   EXPECT_EQ(options->tokens, 7);
   EXPECT_EQ(options->temperature, 0.5);
   EXPECT_EQ(options->top_k, 3);
-  EXPECT_EQ(SampleOptions::FromJson({{"bytes", 0}}, "")->tokens, 0);
-  EXPECT_THAT(std::string(SampleOptions::FromJson({{"promt", "a"}}, "").status().message()),
+  EXPECT_EQ(SampleOptions::FromJson({{"bytes", 0}})->tokens, 0);
+  EXPECT_THAT(std::string(SampleOptions::FromJson({{"promt", "a"}}).status().message()),
               HasSubstr("unknown key sample.promt"));
-  EXPECT_THAT(std::string(SampleOptions::FromJson({{"prompt", 1}}, "").status().message()),
+  EXPECT_THAT(std::string(SampleOptions::FromJson({{"prompt", 1}}).status().message()),
               HasSubstr("sample.prompt is 1; allowed: a text"));
 }
 

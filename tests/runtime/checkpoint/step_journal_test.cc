@@ -319,6 +319,20 @@ TEST(JournalSettingsTest, AreThoseOfTheSteps) {
   EXPECT_THAT(refused.message(), HasSubstr("optimizer.params.lr was"));
 }
 
+// Steps of one precision are not taken again in another, and none is lost unasked.
+TEST(JournalSettingsTest, AnotherPrecisionWaitsUntilTheStepsAreInACheckpoint) {
+  const testing::TempFolder folder;
+  TrainOn(1, folder.path(), {.until = 6, .ends = false});
+  const Training in_bf16 = {.overrides = {"bf16.enabled=true"}, .until = 9};
+  const absl::Status refused = Failure(folder.path(), in_bf16);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("steps 5 to 6 are in the journal alone"));
+  EXPECT_THAT(refused.message(), HasSubstr("bf16.enabled was false, now true"));
+  EXPECT_THAT(refused.message(), HasSubstr("to go on from step 4, which loses 2 steps"));
+  EXPECT_EQ(TrainOn(1, folder.path(), {.until = 7}).resumed, 6) << "as before";
+  EXPECT_EQ(TrainOn(1, folder.path(), in_bf16).resumed, 7) << "the end of that run is saved";
+}
+
 TEST(JournalSettingsTest, WhatItCannotHoldIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {{"optimizer.type=Lamb", "Lamb"},
                                                        {"optimizer.type=Muon", "Muon"}};

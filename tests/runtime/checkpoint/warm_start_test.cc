@@ -120,6 +120,22 @@ TEST_F(WarmStartTest, MistakesAreNamedBeforeAnythingIsRead) {
               AllOf(HasSubstr("/nowhere is no model folder"), HasSubstr("run directory")));
 }
 
+// Types that are not converted are found for all tensors, before any is read.
+TEST_F(WarmStartTest, TypesThatAreNotConvertedAreNamedTogether) {
+  const std::string folder = folder_.path() + "/integers";
+  ModelFolderContent content;
+  content.files = {{"config.json", "{}"}};
+  content.tensors = {{"body", at::kLong, {3, 4}},
+                     {"norm", at::kFloat, {3}},
+                     {"head", at::kFloat, {5}},
+                     {"mean", at::kInt, {2}}};
+  const std::vector<at::Tensor> values = {at::ones({3, 4}, at::kLong), at::full({3}, 2.0),
+                                          at::ones({5}), at::ones({2}, at::kInt)};
+  ASSERT_TRUE(WriteModelFolder(folder, content, [&](size_t i) { return values[i]; }).ok());
+  EXPECT_THAT(SaidOf({}, folder), AllOf(HasSubstr("body is of type Long and not Float"),
+                                        HasSubstr("mean is of type Int and not Float")));
+}
+
 TEST_F(WarmStartTest, AllRanksGetRankZerosResult) {
   for (const bool fits : {true, false}) {
     for (const auto& result :

@@ -13,6 +13,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -346,6 +347,11 @@ TEST(FiniteSourceInAStep, IsAnErrorThatSaysSo) {
     };
     DT_RETURN_IF_ERROR(engine->Step(source, loss).status());
     const absl::Status ended = engine->Step(source, loss).status();
+    DT_RETURN_IF_ERROR(
+        Expect(absl::StrContains(ended.message(), "step 2 needs a batch that the data source ") &&
+                   absl::StrContains(ended.message(), "Numbers") &&
+                   absl::StrContains(ended.message(), "set train_steps or train_epochs"),
+               ended.ToString()));
     return Expect(IsEndOfData(ended) && engine->step() == 1, ended.ToString());
   });
 }

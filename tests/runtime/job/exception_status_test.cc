@@ -24,7 +24,7 @@ absl::Status StatusOf(void (*body)()) {
                     });
 }
 
-// Memory that the host does not have is the same fault whoever asked for it, so the exit code is too.
+// Memory that the host does not have is the same fault whoever asked for it, and has one exit code.
 TEST(ExceptionStatusTest, MemoryThatLibTorchIsRefusedIsExhaustedLikeAnyOther) {
   const absl::Status libtorch = StatusOf([] { at::empty({int64_t{1} << 55}); });
   EXPECT_EQ(libtorch.code(), absl::StatusCode::kResourceExhausted) << libtorch;

@@ -111,9 +111,9 @@ TEST_F(RunDirectoryTest, WhatTheCheckpointsNeedIsNotAccepted) {
       {"model", "its checkpoints are of one model with its settings, shares of dropout aside; a "},
       {"model.hidden_size", "its checkpoints are of one model"},
       {"optimizer.type", "its checkpoints hold the states of one optimizer"},
-      {"bf16.enabled", "its checkpoints hold the weights in the type that it chooses"},
       {"seed", "its checkpoints hold a position in the data"},
       {"train_steps", "may change whenever a run is resumed; leave the option out"},
+      {"bf16.enabled", "may change whenever a run is resumed; leave the option out"},
       {"optimizer.params.l", "unknown key; nearest known key: \"optimizer.params.lr\""}};
   for (const auto& [key, says] : keys) {
     const auto run = PrepareRunDirectory({.path = path, .accept_changes = {key}}, Make({}));

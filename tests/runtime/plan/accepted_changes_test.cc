@@ -45,6 +45,36 @@ TEST(ConfigIdentity, IgnoresLengthIntervalsAndTheSplitOverRanks) {
                 .identity_hash());
 }
 
+// Masters and states go on in any precision; what belongs to one alone comes and goes with it.
+TEST(ConfigIdentity, IgnoresThePrecisionWithItsSettings) {
+  const char* text = R"({"train_batch_size": 8})";
+  const std::vector<std::string> ways[] = {
+      {},
+      {"bf16.enabled=true"},
+      {"bf16.enabled=true", "bf16.cast_buffers=true", "bf16.bf16_optimizer_states=true",
+       "bf16.stochastic_rounding=true"},
+      {"fp16.enabled=true", "fp16.initial_scale_power=8", "fp16.loss_scale_window=5"}};
+  for (const auto& was : ways) {
+    for (const auto& now : ways) {
+      const bool same_type = was.empty() == now.empty() && (was.empty() || was[0] == now[0]);
+      const auto difference =
+          Parsed(text, now).IdentityDifference(Parsed(text, was).values_in_force());
+      const bool rounds_otherwise = same_type && was.size() != now.size();
+      EXPECT_EQ(difference.has_value(), rounds_otherwise) << difference.value_or("");
+    }
+  }
+  // The type in a model's settings is one of a file that was written in some precision.
+  const Config typed = Parsed(text, {"model.torch_dtype=float32", "model.layers=2"});
+  EXPECT_EQ(Parsed(text, {"bf16.enabled=true", "model.layers=2"})
+                .IdentityDifference(typed.values_in_force()),
+            std::nullopt);
+  // A run that stays in fp16 keeps its scale.
+  const Config fp16 = Parsed(text, {"fp16.enabled=true"});
+  EXPECT_EQ(Parsed(text, {"fp16.enabled=true", "fp16.initial_scale_power=8"})
+                .IdentityDifference(fp16.values_in_force()),
+            "fp16.initial_scale_power was 16, now 8");
+}
+
 // In the program's sections each value is a difference of its own, whatever it is inside of.
 TEST(ConfigIdentity, HasEachDifferenceOfTheProgramsSections) {
   const char* text = R"({"train_batch_size": 8,
@@ -135,12 +165,6 @@ TEST(AcceptedChanges, WhatTheCheckpointIsMadeOfMayNotAndTheReasonIsItsOwn) {
        "allowed: optimizer.params.*, "},
       {"optimizer.skip_unused_parameters",
        "because its checkpoints count the updates that each parameter has missed only where "},
-      {"bf16.enabled", "because its checkpoints hold the weights in the type that it chooses; "},
-      {"fp16.enabled", "because its checkpoints hold the weights in the type that it chooses; "},
-      {"bf16.cast_buffers", "because its checkpoints hold the module's buffers in the type "},
-      {"fp16.cast_buffers", "because its checkpoints hold the module's buffers in the type "},
-      {"bf16.bf16_optimizer_states",
-       "because its checkpoints hold the states of the optimizer in "},
       {"model",
        "because its checkpoints are of one model with its settings, shares of dropout aside; "},
       {"model.hidden_size", "because its checkpoints are of one model with its settings"},
@@ -189,7 +213,8 @@ TEST(AcceptedChanges, WhatMayChangeAnywayAndWhatIsNoKeyAreToldSo) {
   EXPECT_THAT(Refused("metrics.interval"),
               HasSubstr("--accept-change metrics.interval: this key may change whenever a run is "
                         "resumed; leave the option out"));
-  for (const char* const key : {"metrics", "sample", "sample.tokens", "checkpoint.interval"}) {
+  for (const char* const key : {"metrics", "sample", "sample.tokens", "checkpoint.interval",
+                                "bf16.enabled", "fp16.cast_buffers"}) {
     EXPECT_THAT(Refused(key), HasSubstr("this key may change whenever a run is resumed")) << key;
   }
   EXPECT_THAT(Refused("optimizer.params.learning_rat"),

@@ -60,6 +60,17 @@ TEST(RunBanner, SaysWhatARunIs) {
           Pair("records", "config.json and metrics/rank-0.jsonl in runs/gpt")));
 }
 
+TEST(RunBanner, SaysOfWhichEpochsTheStepsAre) {
+  const auto steps = [](const char* epochs) {
+    const Config waiting =
+        Parsed(absl::StrCat(R"({"train_batch_size": 1, "train_epochs": )", epochs, "}").c_str(), 1);
+    return RunBanner(*waiting.WithStepsPerEpoch(1000), Facts()).rows[5].second;
+  };
+  EXPECT_EQ(steps("3"), "3,000 (3 epochs)");
+  EXPECT_EQ(steps("1"), "1,000 (1 epoch)");
+  EXPECT_EQ(steps("0.5"), "500 (0.5 epochs)");
+}
+
 TEST(RunBanner, SaysWhereLocalCheckpointsGo) {
   const auto place = [](const char* keys) {
     const std::string text = absl::StrCat(R"({"train_batch_size": 1, "checkpoint": {)", keys, "}}");

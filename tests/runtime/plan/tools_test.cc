@@ -12,6 +12,8 @@
 #include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/plan/data/token_file.h"
+#include "tests/runtime/plan/data/parquet/parquet_bytes.h"
 #include "tests/runtime/plan/temp_folder.h"
 
 namespace dtrain::plan::tools_test {
@@ -70,6 +72,32 @@ TEST_F(ToolsTest, PreparesAndShowsACorpus) {
   EXPECT_THAT(shown.output, HasSubstr(" file\\n\\0"));
 }
 
+// 41 tokens of 2 bytes are 10 windows of 4: 3 epochs by 4 samples are 7.5 steps.
+TEST_F(ToolsTest, ACheckCountsTheStepsOfEpochsWhereTheTokenFilesAre) {
+  const std::string tokens =
+      Write("train.bin", absl::StrCat(MakeTokenHeader(41, 256), std::string(82, '\1')));
+  const std::string check = absl::StrCat(
+      config_, " check ", Write("epochs.json", R"({"train_batch_size": 4, "train_epochs": 3,
+                       "scheduler": {"type": "WarmupCosineLR"}, "data": {"sequence_length": 4}})"));
+  const Result counted = RunCommand(absl::StrCat(check, " --set data.train=", tokens));
+  EXPECT_EQ(counted.code, 0) << counted.output;
+  EXPECT_THAT(counted.output, ::testing::ContainsRegex("train_steps +8  \\(derived\\)"));
+  EXPECT_THAT(counted.output, ::testing::ContainsRegex("total_num_steps +8  \\(derived\\)"));
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "(data.train names no token file)"},
+      {" --set data.train=/nowhere.bin", "/nowhere.bin"},
+      {" --set data.train=s3://bucket/train.bin", "s3://bucket/train.bin"}};
+  for (const auto& [more, says] : cases) {
+    const Result open = RunCommand(check + more);
+    EXPECT_EQ(open.code, 0) << open.output;
+    EXPECT_THAT(open.output, HasSubstr("note: train_epochs 3: the number of steps is known when "
+                                       "the run opens its data ("))
+        << open.output;
+    EXPECT_THAT(open.output, HasSubstr(says));
+    EXPECT_THAT(open.output, Not(HasSubstr("train_steps ")));
+  }
+}
+
 TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
   const std::string cut = Write("cut.bin", "abc");
   Write("config.json", "{}");  // So that the folder looks like one of a model.
@@ -86,13 +114,23 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
        "--max-mb is 2048"},
       {absl::StrCat(data_, " train-tokenizer --out ", folder_.path(), " ", cut),
        "is the folder of a model, whose tokenizer would be replaced"},
+      {absl::StrCat(data_, " train-tokenizer --out ", folder_.path(), "/t ",
+                    Write("rows.parquet", parquet::TextParquet({{"one", "\xff"}}))),
+       "rows.parquet, row 2: a text in it is not UTF-8"},
       {absl::StrCat(config_, " check /nothing"), "cannot open /nothing"},
       {absl::StrCat(config_, " check ", Write("c.json", R"({"train_batch_size": 500,
           "train_micro_batch_size_per_gpu": 4})"),
                     " --world-size 24"),
        "nearest: 480 or 576"},
       {absl::StrCat(config_, " check ", Write("d.json", R"({"gradient_cliping": 1})")),
-       "nearest known key: \"gradient_clipping\""}};
+       "nearest known key: \"gradient_clipping\""},
+      {absl::StrCat(config_, " check ", Write("e.json", R"({"train_steps": 5})"),
+                    " --set num_train_epochs=3"),
+       "--set num_train_epochs=3: unknown key \"num_train_epochs\"; nearest known key: "
+       "\"train_epochs\""},
+      {absl::StrCat(config_, " check ", Write("f.json", R"({"train_batch_size": 1,
+          "train_steps": 5, "train_epochs": 3})")),
+       "train_steps 5 and train_epochs 3 both say how long the run is; keep one"}};
   for (const auto& [command, says] : cases) {
     const Result result = RunCommand(command);
     EXPECT_EQ(result.code, 64) << command << "\n" << result.output;

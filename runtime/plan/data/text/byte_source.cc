@@ -16,6 +16,8 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "runtime/plan/data/parquet/format.h"
+#include "runtime/plan/data/parquet/parquet_rows.h"
 
 namespace dtrain::plan {
 namespace {
@@ -194,15 +196,56 @@ class ZstdSource final : public ByteSource {
   bool may_hold_more_ = false;
 };
 
+// The rows of a Parquet file as lines.
+class ParquetSource final : public ByteSource {
+ public:
+  explicit ParquetSource(std::unique_ptr<parquet::ParquetRows> rows) : rows_(std::move(rows)) {}
+
+  absl::StatusOr<size_t> Read(absl::Span<char> into) override {
+    size_t done = 0;
+    while (done < into.size()) {
+      if (given_ == line_.size()) {
+        given_ = 0;
+        DT_ASSIGN_OR_RETURN(const bool is_row, rows_->Next(&line_));
+        if (!is_row) {
+          line_.clear();
+          break;
+        }
+        line_.push_back('\n');
+      }
+      const size_t n = std::min(into.size() - done, line_.size() - given_);
+      std::memcpy(into.data() + done, line_.data() + given_, n);
+      given_ += n;
+      done += n;
+    }
+    return done;
+  }
+  int64_t bytes_consumed() const override { return rows_->bytes_consumed(); }
+  bool has_rows() const override { return true; }
+  int64_t SkipLines(int64_t lines) override { return rows_->SkipGroups(lines); }
+
+ private:
+  std::unique_ptr<parquet::ParquetRows> rows_;
+  std::string line_;
+  size_t given_ = 0;  // Bytes of the line that were given.
+};
+
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenParquet(const std::string& path,
+                                                        const RowColumns& columns) {
+  if (path == kStandardInput) {
+    return absl::InvalidArgumentError(
+        "standard input is a Parquet file, whose table of contents is at its end; name the file");
+  }
+  DT_ASSIGN_OR_RETURN(auto rows, parquet::ParquetRows::Open(path, columns));
+  return std::make_unique<ParquetSource>(std::move(rows));
+}
+
 // Fields that are known and not read.
 struct Refused {
   absl::string_view magic;
   const char* what;
 };
-constexpr Refused kRefused[] = {{"PAR1",
-                                 "a Parquet file; write its text as JSONL, for example by pandas: "
-                                 "read_parquet(FILE).to_json(OUT, orient='records', lines=True)"},
-                                {"ARROW1", "an Arrow file; write its text as JSONL"},
+constexpr Refused kRefused[] = {{"ARROW1", "an Arrow file; write its text as Parquet or JSONL"},
                                 {"\x93NUMPY", "a NumPy file, which holds numbers and no text"},
                                 {"PK\x03\x04", "a zip archive; unpack it"},
                                 {"BZh", "compressed by bzip2; use gzip or zstd"},
@@ -212,7 +255,8 @@ constexpr Refused kRefused[] = {{"PAR1",
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& path,
+                                                             const RowColumns& columns) {
   const bool is_input = path == kStandardInput;
   UniqueFd fd;
   if (is_input) {
@@ -230,6 +274,10 @@ absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& 
     if (absl::StartsWith(stored.head(), refused.magic)) {
       return absl::InvalidArgumentError(absl::StrFormat("%s is %s", stored.name(), refused.what));
     }
+  }
+  if (absl::StartsWith(stored.head(), parquet::kMagic) ||
+      absl::StartsWith(stored.head(), parquet::kEncryptedMagic)) {
+    return OpenParquet(path, columns);
   }
   if (absl::StartsWith(stored.head(), "\x1f\x8b")) {
     return std::make_unique<GzipSource>(std::move(stored));

@@ -23,12 +23,14 @@ std::string WhyNotText(absl::string_view bytes) {
 
 class DocumentMaker {
  public:
-  DocumentMaker(const TextSource& source, const DocumentRules& rules, const TextEncoder& encoder)
-      : source_(source), rules_(rules), encoder_(encoder) {}
+  DocumentMaker(const TextSource& source, bool has_rows, const DocumentRules& rules,
+                const TextEncoder& encoder)
+      : source_(source), has_rows_(has_rows), rules_(rules), encoder_(encoder) {}
 
   void AddFile(absl::string_view text) {
     const std::string why = rules_.chat.has_value()
-                                ? "instruction data are JSONL, with one object on each line"
+                                ? "instruction data are JSONL, with one object on each line, or "
+                                  "rows of Parquet"
                                 : WhyNotText(text);
     if (!why.empty()) {
       if (source_.from_folder) {
@@ -55,7 +57,7 @@ class DocumentMaker {
     const absl::Status status =
         rules_.chat.has_value() ? AddConversation(line) : AddRecord(line, number);
     if (!status.ok()) {
-      made_.bad.push_back({number, std::string(status.message())});
+      made_.bad.push_back({number, WhyBad(line, has_rows_, status)});
     }
   }
 
@@ -129,6 +131,7 @@ class DocumentMaker {
   }
 
   const TextSource& source_;
+  const bool has_rows_;  // The lines are rows of a table.
   const DocumentRules& rules_;
   const TextEncoder& encoder_;
   ChunkDocuments made_;
@@ -150,9 +153,27 @@ absl::StatusOr<LongSamples> LongSamplesFromName(absl::string_view name) {
       absl::StrFormat("--long-samples \"%s\" is unknown; allowed: cut, drop, refuse", name));
 }
 
+RowColumns ColumnsFor(const DocumentRules& rules) {
+  if (!rules.chat.has_value()) {
+    return {{{rules.text_key, {}}}, "; --text-key names another"};
+  }
+  RowColumns columns{{{"messages", {"role", "content"}}},
+                     "; --prompt-key and --completion-key name others"};
+  for (const std::string& name :
+       {rules.keys.prompt, rules.keys.completion, std::string("instruction"), std::string("input"),
+        std::string("output"), std::string("system")}) {
+    columns.columns.push_back({name, {}});
+  }
+  return columns;
+}
+
+std::string WhyBad(absl::string_view record, bool is_row, const absl::Status& status) {
+  return is_row && !IsUtf8(record) ? "a text in it is not UTF-8" : std::string(status.message());
+}
+
 ChunkDocuments MakeDocuments(const TextChunk& chunk, const TextSource& source,
                              const DocumentRules& rules, const TextEncoder& encoder) {
-  DocumentMaker maker(source, rules, encoder);
+  DocumentMaker maker(source, chunk.has_rows, rules, encoder);
   if (!chunk.has_lines) {
     maker.AddFile(chunk.bytes);
     return maker.Take();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/plan/data/row_columns.h"
 #include "runtime/plan/data/text/chat_template.h"
 #include "runtime/plan/data/text/records.h"
 #include "runtime/plan/data/text/text_encoder.h"
@@ -27,6 +28,9 @@ struct DocumentRules {
   LongSamples long_samples = LongSamples::kCut;
 };
 
+// The columns of a table that these rules read.
+RowColumns ColumnsFor(const DocumentRules& rules);
+
 struct Document {
   std::vector<uint32_t> ids;
   std::vector<uint8_t> mask;  // For instruction data.
@@ -36,7 +40,7 @@ struct Document {
 };
 
 struct BadRecord {
-  int64_t line = 0;  // From 1; 0: the source is one text.
+  int64_t line = 0;  // Or row, from 1; 0: the source is one text.
   std::string what;
 };
 
@@ -50,6 +54,10 @@ struct ChunkDocuments {
   int64_t dropped_long = 0;
   int64_t not_text = 0;  // Files of folders that are not UTF-8, or have zero bytes.
 };
+
+// Tells people why a record was refused with `status`. A row is JSON that dtrain made: to speak of
+// its syntax would mislead.
+std::string WhyBad(absl::string_view record, bool is_row, const absl::Status& status);
 
 ChunkDocuments MakeDocuments(const TextChunk& chunk, const TextSource& source,
                              const DocumentRules& rules, const TextEncoder& encoder);

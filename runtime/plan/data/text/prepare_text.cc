@@ -26,6 +26,7 @@
 #include "runtime/plan/data/text/prepare_output.h"
 #include "runtime/plan/data/text/text_sources.h"
 #include "runtime/plan/data/token_file.h"
+#include "runtime/plan/data/tokenizer_files.h"
 #include "runtime/plan/stable_hash.h"
 
 namespace dtrain::plan {
@@ -212,7 +213,8 @@ class Preparation {
     if (progress_.at_limit) {
       return absl::OkStatus();
     }
-    ChunkReader reader(found_.sources, static_cast<size_t>(progress_.source), progress_.record);
+    ChunkReader reader(found_.sources, static_cast<size_t>(progress_.source), progress_.record,
+                       ColumnsFor(options_.rules));
     std::deque<InFlight> in_flight;
     std::vector<std::unique_ptr<Worker>> workers;  // They end before what they work on.
     for (int i = 0; i < Threads(options_.threads); ++i) {
@@ -297,11 +299,9 @@ class Preparation {
   absl::Status Take(const TextChunk& chunk, ChunkDocuments made) {
     PrepareCounts& counts = progress_.counts;
     for (const BadRecord& bad : made.bad) {
-      const std::string what =
-          bad.line == 0
-              ? absl::StrCat(found_.sources[chunk.source].name, ": ", bad.what)
-              : absl::StrFormat("%s:%d: %s", found_.sources[chunk.source].name, bad.line, bad.what);
-      DT_RETURN_IF_ERROR(CountBad(absl::StatusCode::kInvalidArgument, what));
+      const std::string place = RecordPlace(found_.sources[chunk.source].name, chunk, bad.line);
+      DT_RETURN_IF_ERROR(
+          CountBad(absl::StatusCode::kInvalidArgument, absl::StrCat(place, ": ", bad.what)));
     }
     counts.empty += made.empty;
     counts.no_completion += made.no_completion;
@@ -387,6 +387,7 @@ class Preparation {
     report_.counts = progress_.counts;
     DT_RETURN_IF_ERROR(
         PublishFiles({report_.train, report_.validation}, {"train", "val"}, options_.out));
+    DT_RETURN_IF_ERROR(WriteCorpusTokenizer(options_.out, encoder_.files()));
     return WriteFileAtomic(options_.out + "/corpus.json",
                            DumpJson(CorpusManifest(options_, encoder_, report_), 2) + "\n");
   }

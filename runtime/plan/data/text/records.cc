@@ -79,8 +79,10 @@ class TextOfKey final : public nlohmann::json_sax<nlohmann::json> {
           absl::StrFormat("its member \"%s\" is %s; want a string", key_, other_));
     }
     if (!text_.has_value()) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "it has no member \"%s\" (it has: %s); --text-key names another", key_, keys_));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("it has no member \"%s\" (it has: %s)%s; --text-key names another", key_,
+                          keys_.empty() ? "none" : keys_,
+                          keys_.empty() ? ": in a table, the value of this row is null" : ""));
     }
     return *std::move(text_);
   }

@@ -1,5 +1,6 @@
 #include "runtime/plan/data/text/text_encoder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "runtime/plan/tokenizer/bytes_tokenizer.h"
 #include "runtime/plan/tokenizer/tokenizer.h"
 
 namespace dtrain::plan {
@@ -15,9 +17,10 @@ namespace {
 class ByteEncoder final : public TextEncoder {
  public:
   ByteEncoder() {
-    kind_ = "bytes";
-    identity_ = "bytes";
+    kind_ = kBytesTokenizer;
+    identity_ = kBytesTokenizer;
     vocabulary_ = 256;
+    files_ = BytesTokenizerFiles();
   }
   absl::Status Encode(absl::string_view text, std::vector<uint32_t>* ids) const override {
     if (const size_t zero = text.find('\0'); zero != absl::string_view::npos) {
@@ -43,12 +46,13 @@ class ByteEncoder final : public TextEncoder {
 
 class TokenizerEncoder final : public TextEncoder {
  public:
-  TokenizerEncoder(std::unique_ptr<Tokenizer> tokenizer, uint32_t end)
+  TokenizerEncoder(std::unique_ptr<Tokenizer> tokenizer, uint32_t end, NamedTexts files)
       : tokenizer_(std::move(tokenizer)) {
     kind_ = tokenizer_->Kind();
     identity_ = tokenizer_->identity();
     vocabulary_ = tokenizer_->vocab_size();
     end_token_ = end;
+    files_ = std::move(files);
   }
   absl::Status Encode(absl::string_view text, std::vector<uint32_t>* ids) const override {
     return tokenizer_->Encode({text.data(), text.size()}, {.special_tokens = false}, ids);
@@ -76,6 +80,17 @@ int64_t ModelVocabulary(const std::string& folder) {
   const Json& config = nested != json->end() && nested->is_object() ? *nested : *json;
   const auto size = config.find("vocab_size");
   return size != config.end() && size->is_number_integer() ? size->get<int64_t>() : 0;
+}
+
+// Only --end-token or config.json, which a corpus does not keep, may have said what ends documents.
+void NameEnd(uint32_t end, NamedTexts* files) {
+  constexpr char kName[] = "generation_config.json";
+  if (std::none_of(files->begin(), files->end(),
+                   [&](const auto& file) { return file.first == kName; })) {
+    Json generation = Json::object();
+    generation["eos_token_id"] = end;
+    files->emplace_back(kName, DumpJson(generation, 2) + "\n");
+  }
 }
 
 }  // namespace
@@ -106,13 +121,15 @@ absl::StatusOr<std::unique_ptr<TextEncoder>> TextEncoder::OfTokenizer(
         "--end-token '<|endoftext|>'",
         path));
   }
-  return std::make_unique<TokenizerEncoder>(std::move(tokenizer), *end);
+  DT_ASSIGN_OR_RETURN(NamedTexts files, FilesOfTokenizer(path));
+  NameEnd(*end, &files);
+  return std::make_unique<TokenizerEncoder>(std::move(tokenizer), *end, std::move(files));
 }
 
 absl::StatusOr<std::unique_ptr<TextEncoder>> TextEncoder::ForDecoding(const std::string& path) {
   DT_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(path));
   const uint32_t end = tokenizer->end_token().value_or(0);
-  return std::make_unique<TokenizerEncoder>(std::move(tokenizer), end);
+  return std::make_unique<TokenizerEncoder>(std::move(tokenizer), end, NamedTexts());
 }
 
 }  // namespace dtrain::plan

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "runtime/plan/data/tokenizer_files.h"
 
 namespace dtrain::plan {
 
@@ -39,12 +40,15 @@ class TextEncoder {
   const std::string& identity() const { return identity_; }
   uint32_t vocabulary() const { return vocabulary_; }  // All ids are below it.
   uint32_t end_token() const { return end_token_; }
+  // The files of its tokenizer, which a corpus keeps; none where texts are only read.
+  const NamedTexts& files() const { return files_; }
 
  protected:
   std::string kind_;
   std::string identity_;
   uint32_t vocabulary_ = 0;
   uint32_t end_token_ = 0;
+  NamedTexts files_;
 };
 
 }  // namespace dtrain::plan

@@ -28,10 +28,12 @@ absl::string_view WithoutCompression(absl::string_view name) {
   return name;
 }
 
+constexpr absl::string_view kParquetEnding(".parquet");
+
 bool HasLines(absl::string_view name) {
   const absl::string_view plain = WithoutCompression(name);
   return absl::EndsWith(plain, ".jsonl") || absl::EndsWith(plain, ".ndjson") ||
-         absl::EndsWith(plain, ".json");
+         absl::EndsWith(plain, ".json") || absl::EndsWith(name, kParquetEnding);
 }
 
 absl::StatusOr<TextSource> NamedFile(const std::string& path) {
@@ -118,6 +120,13 @@ absl::StatusOr<FoundSources> FindSources(const std::vector<std::string>& paths,
   return found;
 }
 
+std::string RecordPlace(const std::string& source, const TextChunk& chunk, int64_t record) {
+  if (record == 0) {
+    return source;
+  }
+  return absl::StrCat(source, chunk.has_rows ? ", row " : ":", record);
+}
+
 absl::StatusOr<std::optional<TextChunk>> ChunkReader::Next() {
   while (source_ < sources_.size()) {
     if (bytes_ == nullptr) {
@@ -142,10 +151,14 @@ absl::StatusOr<std::optional<TextChunk>> ChunkReader::Next() {
 
 absl::Status ChunkReader::OpenSource() {
   const TextSource& source = sources_[source_];
-  DT_ASSIGN_OR_RETURN(bytes_, ByteSource::Open(source.path));
+  DT_ASSIGN_OR_RETURN(bytes_, ByteSource::Open(source.path, columns_));
   at_end_ = false;
-  record_ = 0;
-  has_lines_ = source.has_lines;
+  record_ = bytes_->SkipLines(skip_);
+  has_lines_ = source.has_lines || bytes_->has_rows();
+  if (absl::EndsWith(source.path, kParquetEnding) && !bytes_->has_rows()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s is no Parquet file, as its name says: it does not begin with PAR1", source.path));
+  }
   if (source.path == kStandardInput) {
     DT_RETURN_IF_ERROR(Fill());
     const size_t first = carry_.find_first_not_of(" \t\r\n");
@@ -211,7 +224,7 @@ absl::StatusOr<TextChunk> ChunkReader::TakeText() {
 }
 
 absl::StatusOr<TextChunk> ChunkReader::TakeLines() {
-  TextChunk chunk{source_, true, record_, 0, ""};
+  TextChunk chunk{source_, true, record_, 0, "", bytes_->has_rows()};
   size_t end = carry_.rfind('\n');
   while (end == std::string::npos && !at_end_) {  // A line that is longer than a chunk.
     chunk.bytes += carry_;

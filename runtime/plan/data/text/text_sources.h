@@ -1,17 +1,20 @@
 // The files that a corpus is made from, and their contents in pieces of about a mebibyte.
 //
-// A source is one document (a text file) or has one on each line (JSONL). The name tells which:
-// .jsonl, .ndjson and .json, also with .gz or .zst behind it, have lines; in standard input, and so
-// in no other, the first character tells it: "{" begins JSONL. Not thread-safe.
+// A source is one document (a text file) or has one on each line (JSONL) or row (Parquet). The name
+// tells which: .jsonl, .ndjson and .json, also with .gz or .zst behind it, have lines, and .parquet
+// has rows; so has a named file that begins as Parquet does. In standard input, and so in no other,
+// the first character tells it: "{" begins JSONL. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/plan/data/row_columns.h"
 #include "runtime/plan/data/text/byte_source.h"
 
 namespace dtrain::plan {
@@ -19,7 +22,7 @@ namespace dtrain::plan {
 struct TextSource {
   std::string path;        // "-": standard input.
   std::string name;        // Below its folder; its path if it was named itself.
-  bool has_lines = false;  // JSONL.
+  bool has_lines = false;  // JSONL, or rows of a table as such lines.
   bool from_folder = false;
   int64_t bytes = -1;  // -1: not known.
   int64_t modified_ns = 0;
@@ -50,7 +53,12 @@ struct TextChunk {
   int64_t first_record = 0;  // Its number in the source: for lines, the line before it.
   int64_t records = 0;       // Lines, blank ones too; 1 for a text.
   std::string bytes;
+  bool has_rows = false;  // The lines are rows of a table.
 };
+
+// The place of a line or row, counted from 1, in messages: "a.jsonl:7", "a.parquet, row 7". For 0,
+// which is a whole text, its source alone.
+std::string RecordPlace(const std::string& source, const TextChunk& chunk, int64_t record);
 
 class ChunkReader {
  public:
@@ -58,9 +66,11 @@ class ChunkReader {
   // A line or a text beyond it is an error: a few of them have to fit into memory.
   static constexpr int64_t kDocumentBytesMax = 64 << 20;
 
-  // Begins at `record` of `source`. REQUIRES: `sources` outlives this.
-  ChunkReader(const std::vector<TextSource>& sources, size_t source, int64_t record)
-      : sources_(sources), source_(source), skip_(record) {}
+  // Begins at `record` of `source`. Of tables, the rows with these columns are read. REQUIRES:
+  // `sources` outlives this.
+  ChunkReader(const std::vector<TextSource>& sources, size_t source, int64_t record,
+              RowColumns columns = {})
+      : sources_(sources), source_(source), skip_(record), columns_(std::move(columns)) {}
 
   // The next chunk; nothing at the end of the last source. The errors of ByteSource, and
   // InvalidArgument for a document that is too long, which is named.
@@ -84,7 +94,8 @@ class ChunkReader {
 
   const std::vector<TextSource>& sources_;
   size_t source_;
-  int64_t skip_;        // Records of the source that come before the first chunk.
+  int64_t skip_;  // Records of the source that come before the first chunk.
+  const RowColumns columns_;
   int64_t record_ = 0;  // The number of the source's next record.
   std::unique_ptr<ByteSource> bytes_;
   std::string carry_;  // What was read and not yet given.

@@ -4,10 +4,12 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/runtime/plan/data/parquet/parquet_bytes.h"
 #include "tests/runtime/plan/data/text/compressed.h"
 #include "tests/runtime/plan/temp_folder.h"
 
@@ -71,6 +73,26 @@ TEST_F(ByteSourceTest, EveryFormGivesTheSameBytesInAnyReads) {
   }
 }
 
+TEST_F(ByteSourceTest, RowsOfParquetAreLines) {
+  const std::string path = Write(parquet::TextParquet({{"one", "two"}, {"", "four"}}));
+  const std::string lines = "{\"text\":\"one\"}\n{\"text\":\"two\"}\n{}\n{\"text\":\"four\"}\n";
+  for (const size_t block : {1UL, 7UL, 64UL}) {
+    const auto source = ByteSource::Open(path, {{{"text", {}}}, ""});
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_TRUE((*source)->has_rows());
+    std::string all;
+    std::string into(block, '\0');
+    for (size_t n = block; n == block;) {
+      n = *(*source)->Read(absl::MakeSpan(into));
+      all.append(into, 0, n);
+    }
+    EXPECT_EQ(all, lines);
+    EXPECT_EQ((*source)->bytes_consumed(), static_cast<int64_t>(std::filesystem::file_size(path)));
+  }
+  EXPECT_THAT(ByteSource::Open(path, {{{"body", {}}}, ""}).status().message(),
+              HasSubstr("it has no column \"body\" (it has: text)"));
+}
+
 TEST_F(ByteSourceTest, CutAndDamagedDataAreNamed) {
   const std::string text = Text();
   for (const std::string& whole : {Gzip(text), Zstd(text)}) {
@@ -87,9 +109,10 @@ TEST_F(ByteSourceTest, CutAndDamagedDataAreNamed) {
 }
 
 TEST_F(ByteSourceTest, KnownKindsThatAreNotReadAreNamed) {
-  EXPECT_THAT(Whole("PAR1....", 10).status().message(), HasSubstr("a Parquet file; write its text "
-                                                                  "as JSONL"));
-  EXPECT_THAT(Whole("ARROW1..", 10).status().message(), HasSubstr("an Arrow file"));
+  EXPECT_THAT(Whole("PAR1....", 10).status().message(), HasSubstr("too few for a footer"));
+  EXPECT_THAT(Whole("PARE....", 10).status().message(), HasSubstr("too few for a footer"));
+  EXPECT_THAT(Whole("ARROW1..", 10).status().message(),
+              HasSubstr("an Arrow file; write its text as Parquet or JSONL"));
   EXPECT_THAT(Whole("BZh91AY&", 10).status().message(), HasSubstr("bzip2"));
   EXPECT_THAT(ByteSource::Open(folder_.path()).status().message(), HasSubstr("is a folder"));
   EXPECT_EQ(ByteSource::Open("/nothing").status().code(), absl::StatusCode::kNotFound);

@@ -20,6 +20,7 @@
 #include "runtime/plan/data/text/prepare_output.h"
 #include "runtime/plan/data/token_file.h"
 #include "runtime/plan/data/token_mask.h"
+#include "tests/runtime/plan/data/parquet/parquet_bytes.h"
 #include "tests/runtime/plan/data/text/byte_chat_encoder.h"
 #include "tests/runtime/plan/data/text/compressed.h"
 #include "tests/runtime/plan/temp_folder.h"
@@ -47,6 +48,24 @@ class PrepareTextTest : public ::testing::Test {
     absl::StatusOr<TextReport> report = PrepareText(options, encoder_);
     EXPECT_TRUE(report.ok()) << report.status();
     return report.ok() ? *std::move(report) : TextReport{};
+  }
+  // Runs it in a process that is killed at its second report of progress.
+  void BeginAndKill(PrepareTextOptions options) {
+    options.commit_bytes = 1;
+    const pid_t child = fork();
+    if (child == 0) {
+      int reports = 0;
+      options.progress = [&](const TextProgress& /*now*/) {
+        if (++reports == 2) {
+          raise(SIGKILL);
+        }
+      };
+      PrepareText(options, encoder_).status().IgnoreError();
+      _exit(1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
   }
   std::string Why(const PrepareTextOptions& options) {
     return std::string(PrepareText(options, encoder_).status().message());
@@ -136,21 +155,7 @@ TEST_F(PrepareTextTest, ThreadsAndResumesChangeNoByte) {
   // A process that is killed at its second report of progress leaves no file, and the next run goes
   // on behind what it has committed.
   options.out = Out("killed");
-  options.commit_bytes = 1;
-  const pid_t child = fork();
-  if (child == 0) {
-    int reports = 0;
-    options.progress = [&](const TextProgress& /*now*/) {
-      if (++reports == 2) {
-        raise(SIGKILL);
-      }
-    };
-    PrepareText(options, encoder_).status().IgnoreError();
-    _exit(1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFSIGNALED(status));
+  BeginAndKill(options);
   EXPECT_FALSE(FileExists(Out("killed") + "/train.bin"));
   int64_t first = -1;
   bool resumed = false;
@@ -379,6 +384,56 @@ TEST_F(PrepareTextTest, LongSamplesAreCutDroppedOrRefused) {
   EXPECT_THAT(Why(options), HasSubstr("c.jsonl:3: its sample has 102 tokens, more than the 32 of"));
 }
 
+// Texts of 60 row groups, as Parquet and as JSONL.
+std::pair<std::string, std::string> BothForms() {
+  std::vector<std::vector<std::string>> groups;
+  std::string lines;
+  for (int g = 0; g < 60; ++g) {
+    groups.emplace_back();
+    for (int i = 0; i < 40; ++i) {
+      groups.back().push_back(absl::StrCat(g, " ", i % 37, std::string(2000, 'x')));
+      lines += DumpJson(Json{{"text", groups.back().back()}}) + "\n";
+    }
+  }
+  return {parquet::TextParquet(groups), lines};
+}
+
+TEST_F(PrepareTextTest, ParquetGivesTheFilesThatJsonlGives) {
+  const auto [table, lines] = BothForms();
+  const TextReport report = Prepare(Options({Write("a.parquet", table)}));
+  PrepareTextOptions options = Options({Write("a.jsonl", lines)});
+  options.out = Out("lines");
+  EXPECT_EQ(Prepare(options).counts, report.counts);
+  EXPECT_EQ(report.counts.equal, 60 * 3);
+  for (const char* const name : {"/train.bin", "/val.bin"}) {
+    EXPECT_EQ(*ReadFile(Out() + name), *ReadFile(Out("lines") + name));
+  }
+  // An interrupted run goes on behind the row groups that it has done.
+  options = Options({folder_.path() + "/a.parquet"});
+  options.out = Out("resumed");
+  BeginAndKill(options);
+  bool resumed = false;
+  options.progress = [&resumed](const TextProgress& now) { resumed = now.resumed; };
+  EXPECT_EQ(Prepare(options).counts, report.counts);
+  EXPECT_TRUE(resumed);
+  EXPECT_EQ(*ReadFile(Out("resumed") + "/train.bin"), *ReadFile(Out() + "/train.bin"));
+}
+
+TEST_F(PrepareTextTest, BadRowsOfParquetAreNamedAndLeftOut) {
+  PrepareTextOptions options =
+      Options({Write("a.parquet", parquet::TextParquet({{"one", "two"}, {"", "four"}}))});
+  EXPECT_THAT(
+      Why(options),
+      HasSubstr("a.parquet, row 3: it has no member \"text\" (it has: none): in a table, the "
+                "value of this row is null"));
+  options.skip_bad = 1;
+  const TextReport report = Prepare(options);
+  EXPECT_EQ(report.counts.bad, 1);
+  EXPECT_EQ(report.train_documents + report.validation_documents, 3);
+  options = Options({Write("b.parquet", parquet::TextParquet({{"one", "\xff"}}))});
+  EXPECT_THAT(Why(options), HasSubstr("b.parquet, row 2: a text in it is not UTF-8"));
+}
+
 TEST_F(PrepareTextTest, EmptyCompletionsAreCounted) {
   PrepareTextOptions options =
       Options({Write("c.jsonl", Chat("a", "b") + Chat("c", "") + Chat("d", " ") + Chat("e", "f"))});
@@ -400,8 +455,10 @@ TEST_F(PrepareTextTest, OptionsOutOfRangeAreRefusedByName) {
   EXPECT_THAT(Why(options), HasSubstr("--validation-percent is 51; it must be from 1 to 50"));
   options = Options({"/nothing"});
   EXPECT_EQ(PrepareText(options, encoder_).status().code(), absl::StatusCode::kNotFound);
-  options = Options({Write("p.jsonl", "PAR1 not text")});
-  EXPECT_THAT(Why(options), HasSubstr("Parquet"));
+  options = Options({Write("p.jsonl", "PAR1 is no text")});
+  EXPECT_THAT(Why(options), HasSubstr("Parquet file"));
+  options = Options({Write("p.parquet", Lines(3))});
+  EXPECT_THAT(Why(options), HasSubstr("p.parquet is no Parquet file, as its name says"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "checkpoint/tools/open_target.h"
+#include "checkpoint/restore/open_target.h"
 
 #include <sys/stat.h>
 

@@ -1,0 +1,88 @@
+#include "checkpoint/commit/staging_pool.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace dtrain::checkpoint {
+namespace {
+
+void Touch(std::byte* block) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t at = 0; at < kSegmentBytes; at += page) {
+    const_cast<volatile std::byte*>(block)[at] = std::byte{0};
+  }
+}
+
+}  // namespace
+
+StagingPool::StagingPool(uint64_t bytes_max)
+    : blocks_max_(std::max<uint64_t>(1, bytes_max / kSegmentBytes)) {}
+
+void StagingPool::Unmap::operator()(std::byte* block) const { munmap(block, kSegmentBytes); }
+
+std::byte* StagingPool::MakeBlock() {
+  if (blocks_.size() == blocks_max_) {
+    return nullptr;
+  }
+  void* const data =
+      mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  lacks_memory_ = data == MAP_FAILED;
+  if (lacks_memory_) {  // It is as if the pool were smaller.
+    return nullptr;
+  }
+  madvise(data, kSegmentBytes, MADV_HUGEPAGE);  // A hint: fewer page faults.
+  blocks_.emplace_back(static_cast<std::byte*>(data));
+  return blocks_.back().get();
+}
+
+void StagingPool::Fill(uint64_t bytes) {
+  while (true) {
+    std::byte* block = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!fills_ || blocks_.size() * kSegmentBytes >= bytes) {
+        return;
+      }
+      block = MakeBlock();
+    }
+    if (block == nullptr) {
+      return;
+    }
+    Touch(block);
+    Return(block);
+  }
+}
+
+void StagingPool::EndFilling() {
+  const std::lock_guard lock(mutex_);
+  fills_ = false;
+}
+
+std::byte* StagingPool::Take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) {
+    return MakeBlock();
+  }
+  std::byte* const block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+void StagingPool::Return(std::byte* block) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(block);
+}
+
+bool StagingPool::is_short_for(uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return lacks_memory_ || bytes_max() < bytes;
+}
+
+uint64_t StagingPool::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return blocks_.size() * kSegmentBytes;
+}
+
+}  // namespace dtrain::checkpoint

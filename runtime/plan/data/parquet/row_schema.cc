@@ -1,0 +1,169 @@
+#include "runtime/plan/data/parquet/row_schema.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "runtime/plan/data/parquet/values.h"
+
+namespace dtrain::plan::parquet {
+namespace {
+
+constexpr size_t kNamesShown = 12;
+// A page of each column is in memory, so that a small file could ask for any amount of it.
+constexpr size_t kColumnsMax = 256;
+
+std::string NamesOf(const std::vector<SchemaNode>& nodes) {
+  std::string names;
+  for (size_t i = 0; i < std::min(nodes.size(), kNamesShown); ++i) {
+    absl::StrAppend(&names, i == 0 ? "" : ", ", nodes[i].name.substr(0, 40));
+  }
+  return nodes.size() > kNamesShown ? absl::StrCat(names, ", ...") : names;
+}
+
+// Whether the repeated node of a list is its element, and not a group around it: the rules for
+// files of older writers, LogicalTypes.md of apache/parquet-format.
+bool IsElement(const SchemaNode& list, const SchemaNode& repeated) {
+  return repeated.children.size() != 1 || repeated.name == "array" ||
+         repeated.name == list.name + "_tuple" ||
+         repeated.children[0].repetition == Repetition::kRepeated;
+}
+
+class Selection {
+ public:
+  absl::Status Add(const SchemaNode& node, const RowColumn& wanted) {
+    RowValue value;
+    DT_RETURN_IF_ERROR(Convert(node, node.name, wanted.members, &value));
+    schema_.members.push_back(std::move(value));
+    return absl::OkStatus();
+  }
+  RowSchema Take() { return std::move(schema_); }
+
+ private:
+  using Members = std::vector<std::string>;
+
+  absl::Status Convert(const SchemaNode& node, const std::string& path, const Members& members,
+                       RowValue* value) {
+    value->columns_begin = schema_.columns.size();
+    value->name = node.name;
+    value->present = node.definition_max;
+    if (node.repetition == Repetition::kRepeated) {
+      value->present = node.definition_max - 1;  // It has no way to be null.
+      DT_RETURN_IF_ERROR(ConvertList(node, node, path, members, value));
+    } else if (node.meaning == Meaning::kList && node.children.size() == 1 &&
+               node.children[0].repetition == Repetition::kRepeated) {
+      const SchemaNode& repeated = node.children[0];
+      const std::string below = absl::StrCat(path, ".", repeated.name);
+      if (IsElement(node, repeated)) {
+        DT_RETURN_IF_ERROR(ConvertList(repeated, repeated, below, members, value));
+      } else {
+        const SchemaNode& element = repeated.children[0];
+        DT_RETURN_IF_ERROR(
+            ConvertList(repeated, element, absl::StrCat(below, ".", element.name), members, value));
+      }
+    } else {
+      DT_RETURN_IF_ERROR(ConvertSingle(node, path, members, value));
+    }
+    value->columns_end = schema_.columns.size();
+    return absl::OkStatus();
+  }
+
+  absl::Status ConvertList(const SchemaNode& repeated, const SchemaNode& element,
+                           const std::string& path, const Members& members, RowValue* value) {
+    value->kind = RowValue::Kind::kList;
+    value->element = repeated.definition_max;
+    value->repetition = repeated.repetition_max;
+    RowValue child;
+    if (&element != &repeated) {
+      DT_RETURN_IF_ERROR(Convert(element, path, members, &child));
+    } else {
+      child.columns_begin = schema_.columns.size();
+      child.present = repeated.definition_max;
+      DT_RETURN_IF_ERROR(ConvertSingle(element, path, members, &child));
+      child.columns_end = schema_.columns.size();
+    }
+    value->children.push_back(std::move(child));
+    return absl::OkStatus();
+  }
+
+  // What is no list.
+  absl::Status ConvertSingle(const SchemaNode& node, const std::string& path,
+                             const Members& members, RowValue* value) {
+    if (node.children.empty()) {
+      return AddColumn(node, path);
+    }
+    value->kind = RowValue::Kind::kObject;
+    for (const SchemaNode& member : node.children) {
+      if (!members.empty() &&
+          std::find(members.begin(), members.end(), member.name) == members.end()) {
+        continue;
+      }
+      RowValue child;
+      DT_RETURN_IF_ERROR(Convert(member, absl::StrCat(path, ".", member.name), {}, &child));
+      value->children.push_back(std::move(child));
+    }
+    if (value->children.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("its column \"%s\" has none of the members that are read (it has: %s)",
+                          path, NamesOf(node.children)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddColumn(const SchemaNode& node, const std::string& path) {
+    const bool is_bytes = node.type == PhysicalType::kByteArray;
+    if (node.type == PhysicalType::kInt96 || node.type == PhysicalType::kFixedLengthByteArray ||
+        (is_bytes && node.meaning != Meaning::kText && node.meaning != Meaning::kNone)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("its column \"%s\" is of the type %s%s; want text, a number, a truth "
+                          "value, or lists and structs of them",
+                          path, TypeName(node.type), is_bytes ? " that is no text" : ""));
+    }
+    if (schema_.columns.size() == kColumnsMax) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the columns that are read hold more than %d columns in all, such as "
+                          "\"%s\"; want text, or lists and structs of a few members",
+                          kColumnsMax, path.substr(0, 80)));
+    }
+    schema_.columns.push_back(
+        {node.column, path, node.type, node.definition_max, node.repetition_max});
+    return absl::OkStatus();
+  }
+
+  RowSchema schema_;
+};
+
+}  // namespace
+
+absl::StatusOr<RowSchema> SelectColumns(const SchemaNode& root, const RowColumns& wanted) {
+  Selection selection;
+  std::vector<std::string> taken;
+  for (const SchemaNode& node : root.children) {
+    const auto want =
+        std::find_if(wanted.columns.begin(), wanted.columns.end(),
+                     [&](const RowColumn& column) { return column.name == node.name; });
+    if (want == wanted.columns.end()) {
+      continue;
+    }
+    if (std::find(taken.begin(), taken.end(), node.name) != taken.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("it has two columns \"%s\"", node.name.substr(0, 80)));
+    }
+    taken.push_back(node.name);
+    DT_RETURN_IF_ERROR(selection.Add(node, *want));
+  }
+  if (taken.empty()) {
+    std::string names;
+    for (const RowColumn& column : wanted.columns) {
+      absl::StrAppend(&names, names.empty() ? "\"" : ", \"", column.name, "\"");
+    }
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "it has no column %s%s (it has: %s)%s", wanted.columns.size() > 1 ? "of the names " : "",
+        names, NamesOf(root.children), wanted.advice));
+  }
+  return selection.Take();
+}
+
+}  // namespace dtrain::plan::parquet
