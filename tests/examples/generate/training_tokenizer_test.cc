@@ -30,9 +30,10 @@ class TrainingTokenizerTest : public ::testing::Test {
   }
 
   TrainingTokenizer Found(const std::string& pretrained, const SampleOptions& sample = {}) const {
-    const auto config = dtrain::Config::Parse(
-        absl::StrCat(R"({"train_steps": 1, "data": {"train": [")", Path("data/train.bin"), "\"]}}"),
-        "run.json", {}, 1);
+    const auto config =
+        dtrain::Config::Parse(absl::StrCat(R"({"train_batch_size": 1, "data": {"train": [")",
+                                           Path("data/train.bin"), "\"]}}"),
+                              "run.json", {}, 1);
     EXPECT_TRUE(config.ok()) << config.status();
     auto tokenizer = TokenizerOfTraining(*config, sample, pretrained);
     EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
