@@ -93,6 +93,8 @@ TEST_F(Jobs, StopNowKillsRanksThatDoNotListen) {
 TEST_F(Jobs, ASecondJobOfThisHostIsRefusedInTheSameRunDirectory) {
   const auto job = Start();
   const std::string run_dir = job->folder() + "/run";
+  // A rank may be up before its event is written.
+  ASSERT_TRUE(job->AwaitText("run/events.jsonl", "\"rank\":1"));
   const std::string before = job->File("run/events.jsonl");
   EXPECT_THAT(Says({"launch", "--run-dir", run_dir + "/../run/", "true"}, 75),
               AllOf(HasSubstr("a job of sh (process "), HasSubstr("already runs in run directory"),
