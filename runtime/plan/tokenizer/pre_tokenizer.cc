@@ -169,8 +169,7 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
     DT_RETURN_IF_ERROR(OnlyFields(json, where, {}));
     stage.kind = Kind::kRegex;
     // Rust's \w has the joiners too.
-    DT_ASSIGN_OR_RETURN(stage.regex,
-                        Regex::Compile(R"([\w\u200c\u200d]+|[^\w\u200c\u200d\s]+)"));
+    DT_ASSIGN_OR_RETURN(stage.regex, Regex::Compile(R"([\w\u200c\u200d]+|[^\w\u200c\u200d\s]+)"));
     stage.behavior = Behavior::kRemoved;
     stage.invert = true;
   } else if (type == "Punctuation") {
