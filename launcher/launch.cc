@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
-#include "base/text/text.h"
 #include "launcher/bind_node.h"
 #include "launcher/cluster/slurm_step.h"
 #include "launcher/elastic_launch.h"
@@ -35,12 +35,7 @@ void SayPlace(const LaunchOptions& options) {
   }
 }
 
-// One line, whatever the values of flags hold.
-int Fail(const absl::Status& status) {
-  const std::string line = Printable(std::string(status.message()));
-  std::fprintf(stderr, "dtrain launch: %s\n", line.c_str());
-  return ExitCodeFor(status);
-}
+int Fail(const absl::Status& status) { return EndOf("dtrain launch", status); }
 
 // Tells the other nodes that this one starts no ranks, so that they do not wait for them.
 void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {

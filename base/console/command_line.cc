@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "base/text/nearest.h"
+#include "base/text/text.h"
 
 namespace dtrain {
 namespace {
@@ -279,7 +280,8 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
 
 int EndOf(const char* program, const absl::Status& status) {
   if (!status.ok()) {
-    std::fprintf(stderr, "%s: %s\n", program, std::string(status.message()).c_str());
+    const std::string line = Printable(std::string(status.message()));
+    std::fprintf(stderr, "%s: %s\n", program, line.c_str());
   }
   return ExitCodeFor(status);
 }

@@ -25,7 +25,8 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 // The help of `app`, in the form that ParseCommandLine prints.
 std::string HelpText(CLI::App& app);
 
-// Prints a failed command's error on stderr after the name `program`, and gives the exit code.
+// Prints a failed command's error on stderr after the name `program`, as one line whatever values
+// it names, and gives the exit code.
 int EndOf(const char* program, const absl::Status& status);
 
 }  // namespace dtrain

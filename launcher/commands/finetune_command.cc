@@ -267,8 +267,7 @@ int FinetuneCommand(const std::vector<std::string>& arguments, const Environment
   int code = kExitOk;
   const absl::StatusOr<std::vector<std::string>> words = Plan(options, environment, &code);
   if (!words.ok()) {
-    std::fprintf(stderr, "%s: %s\n", kName, std::string(words.status().message()).c_str());
-    return ExitCodeFor(words.status());
+    return EndOf(kName, words.status());
   }
   if (code != kExitOk) {
     std::fprintf(stderr, "%s: the data could not be made into tokens (exit code %d)\n", kName,
@@ -282,8 +281,7 @@ int FinetuneCommand(const std::vector<std::string>& arguments, const Environment
   const int trained = LaunchCommand(*words, environment);
   if (trained == kExitOk) {
     if (const absl::Status kept = RecordOutput(OutputOf(options)); !kept.ok()) {
-      std::fprintf(stderr, "%s: %s\n", kName, std::string(kept.message()).c_str());
-      return ExitCodeFor(kept);
+      return EndOf(kName, kept);
     }
   }
   return trained;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/console/command_line.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/system/own_program.h"
@@ -113,8 +114,7 @@ int TrainCommand(const std::vector<std::string>& arguments, const Environment& e
   const absl::StatusOr<int> prepared =
       config.ok() ? Prepare(prefix, arguments, environment) : config.status();
   if (!prepared.ok()) {
-    std::fprintf(stderr, "dtrain train: %s\n", std::string(prepared.status().message()).c_str());
-    return ExitCodeFor(prepared.status());
+    return EndOf("dtrain train", prepared.status());
   }
   if (*prepared != kExitOk) {
     const std::string why = *prepared > 128 ? absl::StrFormat("signal %d", *prepared - 128)

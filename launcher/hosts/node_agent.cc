@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/console/command_line.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -127,8 +128,7 @@ void TakeAddresses(const Environment& environment, HelloMessage& hello) {
       absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(job.token.data()), job.token.size());
   const absl::StatusOr<comm::JobKey> key = comm::JobKey::FromBytes(token);
   if (!key.ok()) {
-    std::fprintf(stderr, "dtrain launch: %s\n", std::string(key.status().message()).c_str());
-    std::_Exit(ExitCodeFor(key.status()));
+    std::_Exit(EndOf("dtrain launch", key.status()));
   }
   const NodeStart start{*key, [serving](const comm::Endpoint& endpoint) {
                           const std::string text = endpoint.ToString();
@@ -204,11 +204,7 @@ int NodeAgentCommand(const std::vector<std::string>& arguments, const Environmen
     return kExitUsage;
   }
   const absl::StatusOr<int> code = RunAgent(environment);
-  if (!code.ok()) {
-    std::fprintf(stderr, "dtrain node-agent: %s\n", std::string(code.status().message()).c_str());
-    return ExitCodeFor(code.status());
-  }
-  return *code;
+  return code.ok() ? *code : EndOf("dtrain node-agent", code.status());
 }
 
 }  // namespace dtrain::launcher

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/console/command_line.h"
 #include "base/deadline.h"
 #include "base/status.h"
 #include "base/system/resource_limits.h"
@@ -453,12 +454,7 @@ absl::StatusOr<int> StartAll(const LaunchOptions& options, const Environment& en
 int StartOnHosts(const LaunchOptions& options, const Environment& environment) {
   FillStandardStreams();
   const absl::StatusOr<int> code = StartAll(options, environment);
-  if (!code.ok()) {
-    const std::string line = Printable(std::string(code.status().message()));
-    std::fprintf(stderr, "dtrain launch: %s\n", line.c_str());
-    return ExitCodeFor(code.status());
-  }
-  return *code;
+  return code.ok() ? *code : EndOf("dtrain launch", code.status());
 }
 
 }  // namespace dtrain::launcher
