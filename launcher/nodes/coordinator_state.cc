@@ -97,12 +97,10 @@ void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
 void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
                                   const std::vector<std::string>& gone, int64_t now_nanos,
                                   absl::Duration passed) {
-  constexpr absl::Duration kPassedMax = absl::Milliseconds(200);
   std::vector<std::pair<int, std::string>> lost;
   std::vector<std::string> names;
   for (auto& [id, agent] : agents_) {
-    agent.silent = heard.count(agent.name) > 0 ? absl::ZeroDuration()
-                                               : agent.silent + std::min(passed, kPassedMax);
+    agent.silent = heard.count(agent.name) > 0 ? absl::ZeroDuration() : agent.silent + passed;
     if (std::count(gone.begin(), gone.end(), agent.name) > 0) {
       lost.emplace_back(id, "the connection of its agent has ended");
     } else if (agent.silent > silence_) {

@@ -23,7 +23,7 @@ struct LobbyNews {
   std::vector<LobbyMessage> messages = {};
   std::set<std::string> heard = {};              // By names.
   std::vector<std::string> gone = {};            // Agents whose connections have ended.
-  absl::Duration passed = absl::ZeroDuration();  // Time since the last news.
+  absl::Duration passed = absl::ZeroDuration();  // Since the last news, by AwakeTime.
 };
 
 class CoordinatorState {
@@ -36,8 +36,7 @@ class CoordinatorState {
   void Take(const LobbyNews& news, int64_t now_nanos);
   void Take(const LobbyMessage& message, int64_t now_nanos);
   // By names: who was heard since the last call, and whose connections have ended. `passed` is the
-  // time since the last call, of which at most 200 ms count: the rest is time in which this process
-  // did not run.
+  // time since the last call without that in which this process did not run (awake_time.h).
   void TakeLosses(const std::set<std::string>& heard, const std::vector<std::string>& gone,
                   int64_t now_nanos, absl::Duration passed);
   // Whether an agent of node 0, whose coordinator this is, is among `gone` while the job goes on.
