@@ -67,8 +67,10 @@ absl::Span<const std::byte> GradientOf(int64_t step) {
   return (*all)[static_cast<size_t>(step - 1)].bytes;
 }
 
+using Durable = std::function<void(int64_t step)>;
+
 // Appends the steps; `durable` is called behind each.
-absl::Status AppendSteps(Storage& storage, const std::function<void(int64_t)>& durable) {
+absl::Status AppendSteps(Storage& storage, const Durable& durable) {
   SegmentHeader header{.job = "job",
                        .id = kId,
                        .layout_hash = "0123456789abcdef",
@@ -154,8 +156,8 @@ class DirectStorage final : public ForwardingStorage {
 struct Event {
   bool is_sync = false;
   uint64_t offset = 0;
-  std::string bytes;  // Of a write; of a sync the whole file.
-  size_t size = 0;    // Of the file, when the write began.
+  std::string bytes;  // What was written; for a sync, the whole file.
+  size_t size = 0;    // The file's, when the write began.
 };
 
 // Does each write and notes it.
@@ -196,7 +198,7 @@ std::string LostAt(const std::vector<Event>& events, size_t count, SplitMix64& r
   }
   // The room alone may be there, or any shorter file.
   left.resize(random.Below(2) == 0 ? size : left.size() + random.Below(size - left.size() + 1));
-  const uint64_t kept = random.Below(5);  // Of four sectors.
+  const uint64_t kept = random.Below(5);  // So many of four sectors.
   for (size_t i = begin; i < count; ++i) {
     const Event& event = events[i];
     for (size_t at = 0; at < event.bytes.size(); at += kSectorBytes) {
@@ -231,7 +233,7 @@ TEST(HeldWritesTest, NoLossOfPowerLosesADurableStep) {
     GTEST_SKIP() << "the disk of the temporary folder refuses O_DIRECT";
   }
   ASSERT_GE(events.size(),
-            8U);  // Of each step what precedes the gradient, a block, a page, a sync.
+            8U);  // In each step what precedes the gradient, a block, a page, a sync.
   int zeros = 0;
   int lost = 0;
   for (size_t count = 0; count <= events.size(); ++count) {
@@ -283,9 +285,8 @@ class KillingQueue final : public WriteQueue {
 
 // Runs `child` in a process of its own, which is killed or ends with 0, and checks what it leaves
 // in `folder` against the steps that it told to be durable. Gives whether it was killed.
-bool EndsWithEveryDurableStep(
-    const std::string& folder,
-    const std::function<absl::Status(const std::function<void(int64_t)>& durable)>& child) {
+bool EndsWithEveryDurableStep(const std::string& folder,
+                              const std::function<absl::Status(const Durable& durable)>& child) {
   int ends[2];
   DT_CHECK_EQ(pipe(ends), 0);
   const pid_t pid = fork();
@@ -310,37 +311,41 @@ bool EndsWithEveryDurableStep(
   return WIFSIGNALED(status);
 }
 
-TEST(HeldWritesTest, SigkillAtAnyWriteOfABlockKeepsEveryDurableStep) {
+// Runs `append` in a folder of its own, killed at call 0, at call 1 and so on, until it ends by
+// itself. Gives how many runs that took.
+int RunsUntilItEnds(const std::function<absl::Status(const std::string& folder, int at,
+                                                     const Durable& durable)>& append) {
   SetLogLevel(LogLevel::kError);
   int at = 0;
-  for (bool killed = true; killed && !HasFailure(); ++at) {
+  for (bool killed = true; killed && !::testing::Test::HasFailure(); ++at) {
     SCOPED_TRACE(absl::StrCat("call ", at));
     const TemporaryFolder folder;
-    killed = EndsWithEveryDurableStep(folder.path(), [&](const auto& durable) -> absl::Status {
-      int calls = 0;
-      DT_ASSIGN_OR_RETURN(const auto disk, OpenPosixStorage(folder.path()));
-      DirectStorage storage(
-          *disk, folder.path(), [&] { return std::make_unique<KillingQueue>(calls, at); },
-          [](int) {});
-      return AppendSteps(storage, durable);
-    });
+    killed = EndsWithEveryDurableStep(
+        folder.path(), [&](const Durable& durable) { return append(folder.path(), at, durable); });
   }
-  EXPECT_GT(at, 8);
+  return at;
+}
+
+TEST(HeldWritesTest, SigkillAtAnyWriteOfABlockKeepsEveryDurableStep) {
+  const auto append = [](const std::string& folder, int at,
+                         const Durable& durable) -> absl::Status {
+    int calls = 0;
+    DT_ASSIGN_OR_RETURN(const auto disk, OpenPosixStorage(folder));
+    DirectStorage storage(
+        *disk, folder, [&] { return std::make_unique<KillingQueue>(calls, at); }, [](int) {});
+    return AppendSteps(storage, durable);
+  };
+  EXPECT_GT(RunsUntilItEnds(append), 8);
 }
 
 TEST(HeldWritesTest, SigkillAtAnyCallOfTheFileSystemKeepsEveryDurableStep) {
-  SetLogLevel(LogLevel::kError);
-  int at = 0;
-  for (bool killed = true; killed && !HasFailure(); ++at) {
-    SCOPED_TRACE(absl::StrCat("call ", at));
-    const TemporaryFolder folder;
-    killed = EndsWithEveryDurableStep(folder.path(), [&](const auto& durable) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto files, OpenRealFileSystem(folder.path()));
-      FaultyFileSystem faulty(*files, {.at = at, .kind = FaultKind::kSigkill});
-      return AppendSteps(*MakePosixStorage(faulty), durable);
-    });
-  }
-  EXPECT_GT(at, 15);
+  const auto append = [](const std::string& folder, int at,
+                         const Durable& durable) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto files, OpenRealFileSystem(folder));
+    FaultyFileSystem faulty(*files, {.at = at, .kind = FaultKind::kSigkill});
+    return AppendSteps(*MakePosixStorage(faulty), durable);
+  };
+  EXPECT_GT(RunsUntilItEnds(append), 15);
 }
 
 // What a queue and a file system of the tests do, the model of both does too, thousands of times a
