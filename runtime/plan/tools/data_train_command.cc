@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "runtime/plan/data/row_columns.h"
 #include "runtime/plan/data/text/chunk_documents.h"
 #include "runtime/plan/data/text/records.h"
 #include "runtime/plan/data/text/text_sources.h"
@@ -150,7 +151,7 @@ absl::Status TrainTokenizerCommand::Run() const {
   }
   FindOptions find;
   find.out = a.out;
-  find.file_bytes_max = ChunkReader::kDocumentBytesMax;
+  find.file_bytes_max = kDocumentBytesMax;
   for (const std::string& extension : a.extensions) {
     find.extensions.push_back(absl::StrCat(extension.substr(0, 1) == "." ? "" : ".", extension));
   }

@@ -13,12 +13,10 @@ inline constexpr absl::string_view kEncryptedMagic("PARE");
 
 // A page is in memory as a whole, stored and decompressed.
 inline constexpr int64_t kPageBytesMax = int64_t{512} << 20;
-// A dictionary's, decompressed, which stays in memory with all its values. Writers end one at a few
-// MB.
+// The same for a dictionary's page, which stays in memory with all its values. Writers end one at a
+// few MB.
 inline constexpr int64_t kDictionaryBytesMax = int64_t{64} << 20;
 inline constexpr int64_t kFooterBytesMax = int64_t{256} << 20;
-// The longest row, as JSON: a document that is as long as those of other sources may be.
-inline constexpr int64_t kRowBytesMax = int64_t{64} << 20;
 
 enum class PhysicalType {
   kBoolean = 0,

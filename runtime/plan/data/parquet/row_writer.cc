@@ -7,13 +7,14 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/plan/data/parquet/format.h"
+#include "runtime/plan/data/row_columns.h"
 
 namespace dtrain::plan::parquet {
 namespace {
 
 absl::Status TooLong(const ColumnReader& reader) {
-  return reader.Bad(
-      absl::StrFormat("its row has more than %d bytes, the most for one document", kRowBytesMax));
+  return reader.Bad(absl::StrFormat("its row has more than %d bytes, the most for one document",
+                                    kDocumentBytesMax));
 }
 
 }  // namespace
@@ -63,8 +64,8 @@ absl::Status RowWriter::Append(std::string* out) {
     }
   }
   DT_RETURN_IF_ERROR(AppendObject(schema_.members, out));
-  return static_cast<int64_t>(out->size()) > kRowBytesMax ? TooLong(*readers_[0])
-                                                          : absl::OkStatus();
+  return static_cast<int64_t>(out->size()) > kDocumentBytesMax ? TooLong(*readers_[0])
+                                                               : absl::OkStatus();
 }
 
 absl::Status RowWriter::End() const {
@@ -128,7 +129,7 @@ absl::Status RowWriter::AppendObject(const std::vector<RowValue>& members, std::
 
 absl::Status RowWriter::AppendValue(const RowValue& value, std::string* out) {
   const ColumnReader& first = *readers_[value.columns_begin];
-  if (static_cast<int64_t>(out->size()) > kRowBytesMax) {
+  if (static_cast<int64_t>(out->size()) > kDocumentBytesMax) {
     return TooLong(first);
   }
   DT_ASSIGN_OR_RETURN(const bool is_null, AreBelow(value, value.present));
@@ -144,9 +145,9 @@ absl::Status RowWriter::AppendValue(const RowValue& value, std::string* out) {
     case RowValue::Kind::kLeaf:
       break;
   }
-  if (static_cast<int64_t>(first.value().bytes.size()) > kRowBytesMax) {
+  if (static_cast<int64_t>(first.value().bytes.size()) > kDocumentBytesMax) {
     return first.Bad(absl::StrFormat("a value has %d bytes; the most for one document is %d",
-                                     first.value().bytes.size(), kRowBytesMax));
+                                     first.value().bytes.size(), kDocumentBytesMax));
   }
   AppendLeaf(first, out);
   return Skip(value);

@@ -27,7 +27,7 @@ class RowWriter {
   absl::Status Begin();
   // Appends the row as one object to `out`, which is empty. The errors of ColumnReader;
   // InvalidArgument: the columns have different numbers of rows or elements, or the row is longer
-  // than kRowBytesMax.
+  // than kDocumentBytesMax.
   absl::Status Append(std::string* out);
   // InvalidArgument: there are more rows.
   absl::Status End() const;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/plan/data/parquet/bit_runs.h"
+#include "runtime/plan/data/row_columns.h"
 
 namespace dtrain::plan::parquet {
 namespace {
@@ -66,7 +67,7 @@ class PlainValues final : public ValueDecoder {
 
   const PhysicalType type_;
   absl::string_view left_;
-  uint64_t bit_ = 0;  // Of truth values.
+  uint64_t bit_ = 0;  // The next truth value.
 };
 
 class DictionaryIndices final : public ValueDecoder {
@@ -153,9 +154,9 @@ class PrefixesThenRests final : public ValueDecoder {
       return absl::InvalidArgumentError(
           absl::StrFormat("a value shares %d bytes with one of %d bytes", shared, last_.size()));
     }
-    if (shared + static_cast<int64_t>(rest.bytes.size()) > kRowBytesMax) {
+    if (shared + static_cast<int64_t>(rest.bytes.size()) > kDocumentBytesMax) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "a value has more than %d bytes, the most for one document", kRowBytesMax));
+          "a value has more than %d bytes, the most for one document", kDocumentBytesMax));
     }
     last_.resize(static_cast<size_t>(shared));
     last_.append(rest.bytes.data(), rest.bytes.size());

@@ -23,6 +23,7 @@
 #include "base/threads/worker.h"
 #include "base/unique_fd.h"
 #include "runtime/plan/data/data_file.h"
+#include "runtime/plan/data/row_columns.h"
 #include "runtime/plan/data/text/prepare_output.h"
 #include "runtime/plan/data/text/text_sources.h"
 #include "runtime/plan/data/token_file.h"
@@ -44,7 +45,7 @@ absl::Status CheckOptions(const PrepareTextOptions& options) {
                 {"--sequence-length", options.rules.row_length, 2, int64_t{1} << 24},
                 {"--shard-tokens", options.shard_tokens, 1024, kTokensMax},
                 {"--skip-bad", options.skip_bad, 0, int64_t{1} << 48},
-                {"--max-file-bytes", options.file_bytes_max, 1, ChunkReader::kDocumentBytesMax},
+                {"--max-file-bytes", options.file_bytes_max, 1, kDocumentBytesMax},
                 {"--threads", options.threads, 0, 4096}};
   for (const auto& range : ranges) {
     if (range.value < range.low || range.value > range.high) {

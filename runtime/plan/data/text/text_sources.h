@@ -63,8 +63,6 @@ std::string RecordPlace(const std::string& source, const TextChunk& chunk, int64
 class ChunkReader {
  public:
   static constexpr size_t kChunkBytes = 1 << 20;
-  // A line or a text beyond it is an error: a few of them have to fit into memory.
-  static constexpr int64_t kDocumentBytesMax = 64 << 20;
 
   // Begins at `record` of `source`. Of tables, the rows with these columns are read. REQUIRES:
   // `sources` outlives this.

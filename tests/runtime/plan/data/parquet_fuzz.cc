@@ -14,6 +14,7 @@
 #include "runtime/plan/data/parquet/page_header.h"
 #include "runtime/plan/data/parquet/parquet_rows.h"
 #include "runtime/plan/data/parquet/values.h"
+#include "runtime/plan/data/row_columns.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/runtime/plan/data/parquet/parquet_bytes.h"
 
@@ -29,7 +30,7 @@ void ReadValues(PhysicalType type, Encoding encoding, absl::string_view bytes) {
   const auto decoder = MakeValueDecoder(type, encoding, bytes, &dictionary);
   Value value;
   for (int i = 0; decoder.ok() && i < kValuesMax && (*decoder)->Next(&value).ok(); ++i) {
-    DT_CHECK_LE(static_cast<int64_t>(value.bytes.size()), kRowBytesMax);
+    DT_CHECK_LE(static_cast<int64_t>(value.bytes.size()), plan::kDocumentBytesMax);
   }
 }
 

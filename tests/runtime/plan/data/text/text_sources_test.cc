@@ -134,7 +134,7 @@ TEST_F(TextSourcesTest, ATextIsOneRecordAndSourcesFollowEachOther) {
 }
 
 TEST_F(TextSourcesTest, EndlessLinesAndTextsAreRefusedByName) {
-  const std::string huge(static_cast<size_t>(ChunkReader::kDocumentBytesMax) + (2U << 20), 'x');
+  const std::string huge(static_cast<size_t>(kDocumentBytesMax) + (2U << 20), 'x');
   for (const char* const name : {"a.jsonl", "a.txt"}) {
     const auto found = FindSources({Write(name, huge)}, {});
     ASSERT_TRUE(found.ok());
