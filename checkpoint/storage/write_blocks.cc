@@ -9,7 +9,7 @@ namespace dtrain::checkpoint {
 namespace {
 
 constexpr std::align_val_t kAlignment{kHeldAlignment};
-// What one file has under way: files are seldom written side by side.
+// One file has so many under way, and files are seldom written side by side.
 constexpr size_t kKeptMax = kWriteSlots;
 
 }  // namespace

@@ -40,7 +40,7 @@ void PrintListRow(StepId id, const Manifest* manifest, bool resumable, const std
       resumable ? "yes" : "no", state);
 }
 
-// What is wrong with a checkpoint, for people. One that may not be read may be whole.
+// Says to people what is wrong with a checkpoint. One that may not be read may be whole.
 std::string Problem(const absl::Status& status) {
   return absl::StrCat(absl::IsPermissionDenied(status) ? "unreadable: " : "damaged: ",
                       status.message());

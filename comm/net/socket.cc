@@ -227,7 +227,7 @@ bool IsLoopback(absl::string_view host) {
 }
 
 bool IsWildcard(absl::string_view host) {
-  // As getaddrinfo reads it, which takes 0, 0x0 and ::%1 too.
+  // getaddrinfo takes 0, 0x0 and ::%1 as such addresses too.
   const std::string text(host.substr(0, host.find('%')));
   in_addr v4{};
   in6_addr v6{};

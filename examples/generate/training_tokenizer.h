@@ -10,7 +10,7 @@
 #include "generate/sample.h"
 
 struct TrainingTokenizer {
-  // What Tokenizer::Load takes; "bytes": tokens are bytes; "": not known.
+  // A path that Tokenizer::Load takes; "bytes": tokens are bytes; "": not known.
   std::string source;
   std::vector<std::pair<std::string, std::string>> files;  // {name, text}, for a model's folder.
 };

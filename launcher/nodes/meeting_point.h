@@ -10,7 +10,7 @@ namespace dtrain::launcher {
 
 struct MeetingFlags {
   int nodes = 1;
-  std::string nnodes;  // As it was given, for messages.
+  std::string nnodes;  // The value that was given, for messages.
   std::string endpoint;
   std::string endpoint_from;  // Who gives `endpoint`: a flag, or Slurm's variables.
   std::string master_addr;    // Used where there is no endpoint.

@@ -70,7 +70,7 @@ class StorePeers final : public Peers {
   std::atomic<bool> stop_{false};
   struct Beat {
     int64_t count = 0;
-    int64_t seen_nanos = 0;  // Of awake_.
+    int64_t seen_nanos = 0;  // By the clock of awake_.
   };
   // Used by the thread only.
   std::vector<Beat> beats_;

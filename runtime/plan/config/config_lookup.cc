@@ -54,7 +54,7 @@ size_t NameDistance(absl::string_view a, absl::string_view b) {
   return std::min(2 * EditDistance(a, b), 2 * EditDistance(SortedWords(a), SortedWords(b)) + 1);
 }
 
-// What the settings are called in transformers' TrainingArguments, Accelerate's examples, Megatron,
+// Names of the settings in transformers' TrainingArguments, Accelerate's examples, Megatron,
 // Lightning, nanoGPT and llm.c, where no letters lead from there to the key.
 constexpr OlderName kForeignNames[] = {
     {"epochs", "train_epochs"},

@@ -12,7 +12,7 @@ namespace dtrain {
 
 struct Config::Values {
   std::string file_name;
-  // What the configuration was made of, for making it anew: Config::WithStepsPerEpoch.
+  // The configuration was made of these, and is made anew of them by Config::WithStepsPerEpoch.
   std::string document;
   std::vector<std::string> overrides;
   // Every key of the table; null where it is absent.

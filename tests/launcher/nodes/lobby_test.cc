@@ -53,7 +53,7 @@ class LobbyTest : public ::testing::Test {
   }
 
   const comm::JobKey key_ = *comm::JobKey::Generate();
-  FakeClock clock_;  // Of a coordinator to which a test gives it; outlives that.
+  FakeClock clock_;  // Outlives the coordinator to which a test gives it.
   std::unique_ptr<Coordinator> coordinator_ = Start();
 };
 

@@ -45,9 +45,9 @@ class RunDecoder {
   int width_ = 0;
   uint64_t run_left_ = 0;
   bool is_packed_ = false;
-  uint32_t value_ = 0;        // Of a run of equal values.
+  uint32_t value_ = 0;        // In a run of equal values: the value.
   absl::string_view packed_;  // The values of a bit-packed run.
-  uint64_t bit_ = 0;          // Of `packed_`, where the next value begins.
+  uint64_t bit_ = 0;          // The next value begins there in `packed_`.
 };
 
 class DeltaDecoder {
@@ -73,7 +73,7 @@ class DeltaDecoder {
   int64_t values_each_ = 0;   // In a miniblock.
   size_t minis_each_ = 0;     // In a block.
   uint64_t least_ = 0;        // The least difference of the block.
-  absl::string_view widths_;  // Of the miniblocks of the block that are to come.
+  absl::string_view widths_;  // For each miniblock of the block that is to come.
   absl::string_view packed_;  // The present miniblock.
   int width_ = 0;
   int64_t mini_left_ = 0;  // Values of it.

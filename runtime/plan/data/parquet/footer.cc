@@ -96,7 +96,7 @@ absl::Status TakeNode(std::vector<SchemaLine>& lines, int depth, size_t* next, F
     return BadFooter(absl::StrFormat("its schema ends too early, or is deeper than %d", kDepthMax));
   }
   SchemaLine& line = lines[(*next)++];
-  const int definition = node->definition_max;  // Of the parent.
+  const int definition = node->definition_max;  // The parent's.
   const int repetition = node->repetition_max;
   *node = std::move(line.node);
   node->definition_max = definition;
@@ -130,7 +130,7 @@ absl::Status TakeNode(std::vector<SchemaLine>& lines, int depth, size_t* next, F
   return absl::OkStatus();
 }
 
-// What a column chunk says of itself beyond its place.
+// Facts that a column chunk gives beside its place.
 struct ChunkFacts {
   ColumnChunk chunk;
   int64_t dictionary_offset = 0;

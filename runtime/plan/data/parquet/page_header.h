@@ -17,13 +17,13 @@ struct PageHeader {
   PageKind kind = PageKind::kData;
   int64_t bytes = 0;  // Decompressed, with the levels.
   int64_t stored_bytes = 0;
-  std::optional<uint32_t> crc;  // Of the stored bytes.
+  std::optional<uint32_t> crc;  // CRC-32 of the stored bytes.
   int64_t values = 0;           // Nulls too.
   Encoding encoding = Encoding::kPlain;
-  // Of version 1, whose levels stand in the decompressed bytes with their lengths.
+  // In version 1, levels stand in the decompressed bytes with their lengths.
   Encoding definition_encoding = Encoding::kRle;
   Encoding repetition_encoding = Encoding::kRle;
-  // Of version 2, whose levels stand in front of what is compressed.
+  // In version 2, levels stand in front of what is compressed.
   int64_t definition_bytes = 0;
   int64_t repetition_bytes = 0;
   bool is_compressed = true;

@@ -22,7 +22,7 @@ struct PageEntries {
   int64_t count = 0;
   RunDecoder repetitions;
   RunDecoder definitions;
-  std::unique_ptr<ValueDecoder> values;  // Of the entries that are no nulls.
+  std::unique_ptr<ValueDecoder> values;  // For the entries that are no nulls.
 };
 
 class PageStream {
@@ -52,7 +52,7 @@ class PageStream {
   const ColumnChunk chunk_;
   int64_t page_at_;  // In the file, of the present page.
   int64_t next_at_;
-  int64_t entries_left_;  // Of pages that are to come.
+  int64_t entries_left_;  // In pages that are to come.
   std::string stored_;    // The present page.
   std::string decompressed_;
   std::string dictionary_bytes_;

@@ -88,7 +88,7 @@ class Selection {
     return absl::OkStatus();
   }
 
-  // What is no list.
+  // Converts a node that is no list.
   absl::Status ConvertSingle(const SchemaNode& node, const std::string& path,
                              const Members& members, RowValue* value) {
     if (node.children.empty()) {

@@ -1,4 +1,4 @@
-// What of a file's columns becomes a JSON value of its rows. Pure.
+// The columns of a file that become JSON values of its rows. Pure.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct RowValue {
   std::string name;
   Kind kind = Kind::kLeaf;
   int present = 0;
-  // Of a list: where the definition level is below `element`, it is empty; its second and later
+  // In a list: where the definition level is below `element`, it is empty; its second and later
   // elements begin at the repetition level `repetition`.
   int element = 0;
   int repetition = 0;

@@ -19,7 +19,7 @@ inline constexpr absl::string_view kStandardInput("-");
 
 class ByteSource {
  public:
-  // Of a table, the rows with these columns are read. NotFound: there is no such file.
+  // If it is a table, its rows with these columns are read. NotFound: there is no such file.
   // InvalidArgument: it is a folder, or of a kind that is known and not read (Arrow, NumPy, zip),
   // which is named, or a Parquet file that ParquetRows does not read.
   static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path,

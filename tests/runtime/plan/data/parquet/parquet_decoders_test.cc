@@ -142,7 +142,7 @@ TEST(DeltaDecoderTest, DamagedBlocksAreErrors) {
   EXPECT_FALSE(DeltaDecoder::Open(Bytes("\x08\x03\x05\x02")).ok());
   EXPECT_FALSE(DeltaDecoder::Open(Bytes("\x08\x01")).ok());
   const auto absurd = DeltaDecoder::Open(Bytes("\x08\x01\xff\xff\xff\xff\x0f\x02\x02\x00"));
-  ASSERT_TRUE(absurd.ok());  // Of 4 billion values, none of which is there but 9.
+  ASSERT_TRUE(absurd.ok());  // It has 9 of the 4 billion values that it tells of.
   EXPECT_FALSE(absurd->Behind().ok());
   EXPECT_EQ(Differences(Bytes("\x08\x01\x05\x02\x02\x41")).size(), 1U);  // 65 bits.
 }
