@@ -7,7 +7,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "comm/net/socket.h"
@@ -24,6 +23,12 @@ std::optional<int> PortIn(absl::string_view text) {
                        std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
                        absl::SimpleAtoi(text, &port) && port <= 65535;
   return is_port ? std::optional<int>(port) : std::nullopt;
+}
+
+// An IPv6 address stands in brackets in front of a port.
+absl::string_view WithoutBrackets(absl::string_view host) {
+  const bool is_bracketed = host.size() > 1 && host.front() == '[' && host.back() == ']';
+  return is_bracketed ? host.substr(1, host.size() - 2) : host;
 }
 
 // Whether others can find the host by this name or address. A link-local address names the
@@ -48,10 +53,9 @@ absl::Status CheckEndpoint(const MeetingFlags& flags) {
   if (colon == absl::string_view::npos) {
     return RefuseEndpoint(flags, ", which has no port");
   }
-  absl::string_view host = text.substr(0, colon);
+  const absl::string_view host = WithoutBrackets(text.substr(0, colon));
   const std::optional<int> port = PortIn(text.substr(colon + 1));
-  const bool is_bracketed = host.size() > 1 && host.front() == '[' && host.back() == ']';
-  host = is_bracketed ? host.substr(1, host.size() - 2) : host;
+  const bool is_bracketed = host.size() < colon;
   if (!is_bracketed && absl::StrContains(host, ':') && NamesOneHost(host)) {
     return RefuseEndpoint(flags, absl::StrFormat("; write this IPv6 address as [%s]:PORT", host));
   }
@@ -97,10 +101,9 @@ absl::Status CheckMasterPort(const MeetingFlags& flags, bool is_used) {
 }  // namespace
 
 absl::StatusOr<std::string> MasterHost(const std::string& address) {
-  const bool is_bracketed = address.size() > 1 && address.front() == '[' && address.back() == ']';
-  const std::string host = is_bracketed ? address.substr(1, address.size() - 2) : address;
+  const absl::string_view host = WithoutBrackets(address);
   if (NamesOneHost(host)) {
-    return host;
+    return std::string(host);
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "--master-addr is \"%s\"; allowed: the name or the address of node 0, without "
@@ -124,8 +127,7 @@ absl::StatusOr<std::string> MeetingPoint(const MeetingFlags& flags) {
         flags.nnodes));
   }
   DT_ASSIGN_OR_RETURN(const std::string host, MasterHost(flags.master_addr));
-  const bool is_v6 = absl::StrContains(host, ':');
-  return absl::StrCat(is_v6 ? "[" : "", host, is_v6 ? "]:" : ":", flags.master_port);
+  return comm::Endpoint{host, *PortIn(flags.master_port)}.ToString();
 }
 
 }  // namespace dtrain::launcher
