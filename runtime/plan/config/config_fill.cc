@@ -16,6 +16,11 @@ namespace {
 constexpr int64_t kTrainStepsDefault = 1000;
 constexpr int64_t kMicroBatchAuto = 8;  // The Hugging Face Trainer's default.
 
+// Whether a schedule takes the step at which its decay ends.
+bool HasAnEnd(absl::string_view type) {
+  return type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
+}
+
 // Null: not given.
 std::optional<int64_t> IfGiven(const Json* value) {
   return value != nullptr ? std::optional<int64_t>(value->get<int64_t>()) : std::nullopt;
@@ -156,8 +161,7 @@ absl::Status ConfigBuilder::FillScheduler() {
                           type, absl::StrJoin(params, ", ")));
     }
   }
-  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
-  if (decays) {
+  if (HasAnEnd(type)) {
     SetWhy(section + "total_num_steps", "which is train_steps");
   }
   SetWhy(section + "warmup_max_lr", "the learning rate of the optimizer");
@@ -192,11 +196,10 @@ absl::Status ConfigBuilder::FillScheduler() {
 // The parameters that follow from the run's length.
 absl::Status ConfigBuilder::FillScheduleOf(const std::string& type, int64_t steps) {
   const std::string section = "scheduler.params.";
-  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
   if (IsAuto(section + "warmup_num_steps")) {
     Derive(section + "warmup_num_steps", std::max<int64_t>(1, steps / 50));
   }
-  if (decays && !Given(section + "total_num_steps")) {
+  if (HasAnEnd(type) && !Given(section + "total_num_steps")) {
     Derive(section + "total_num_steps", steps);
   }
   return type == "WSD" ? FillStableDecay() : absl::OkStatus();
@@ -206,7 +209,6 @@ absl::Status ConfigBuilder::FillScheduleOf(const std::string& type, int64_t step
 // that a resumed run compares the rules.
 void ConfigBuilder::LeaveScheduleOpen(const std::string& type) {
   const std::string section = "scheduler.params.";
-  const bool decays = type == "WarmupDecayLR" || type == "WarmupCosineLR" || type == "WSD";
   const bool all = type == "WSD";
   const auto leave = [&](const char* name, bool follows, const Json& value) {
     autos_.erase(section + name);  // Its note would name a number.
@@ -215,7 +217,7 @@ void ConfigBuilder::LeaveScheduleOpen(const std::string& type) {
     }
   };
   leave("warmup_num_steps", all, 0);
-  leave("total_num_steps", decays, nullptr);
+  leave("total_num_steps", HasAnEnd(type), nullptr);
   leave("decay_num_steps", all, nullptr);
 }
 
