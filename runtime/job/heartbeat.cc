@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "comm/flight_recorder.h"
 
 namespace dtrain {
@@ -66,21 +67,43 @@ void Heartbeat::SendRegular() {
 
 AgentMessage Heartbeat::Begin(const std::string& phase, int64_t step) {
   const std::lock_guard lock(mutex_);
+  if (step != last_.step) {
+    told_.clear();
+  }
+  if (std::find(told_.begin(), told_.end(), phase) == told_.end()) {
+    told_.push_back(phase);
+  }
+  told_nanos_ = Clock::Real().MonotonicNanos();
   last_.phase = phase;
   last_.step = step;
   ++last_.marks;
   return last_;
 }
 
+// Whether the phase need not be told. The regular beats then have its name, and no new mark: it
+// begins so soon after the last one that the agent may count both as one.
+bool Heartbeat::IsRepeatedSoon(const std::string& phase, int64_t step) {
+  const std::lock_guard lock(mutex_);
+  const bool is_repeated =
+      step == last_.step && std::find(told_.begin(), told_.end(), phase) != told_.end() &&
+      Clock::Real().MonotonicNanos() - told_nanos_ < absl::ToInt64Nanoseconds(kMarksApart);
+  if (is_repeated) {
+    last_.phase = phase;
+  }
+  return is_repeated;
+}
+
 void Heartbeat::Mark(const char* phase, int64_t step) {
-  if (agent_.connected()) {
+  if (agent_.connected() && !IsRepeatedSoon(phase, step)) {
     agent_.Send(Begin(phase, step));
   }
 }
 
 std::string Heartbeat::Interrupt(const std::string& phase) {
   const AgentMessage before = Beat();
-  Mark(phase.c_str(), before.step);
+  if (agent_.connected()) {
+    agent_.Send(Begin(phase, before.step));
+  }
   return before.phase;
 }
 

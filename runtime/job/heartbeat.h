@@ -1,6 +1,10 @@
 // A rank's reports to its agent on its progress: at each phase at once, and several times a second
 // how far it is in collectives. Thread-safe; never blocks a step.
 //
+// Phases that come again in the same step, because it has many micro-batches, are told at most once
+// in kMarksApart: each message takes time of the training thread, and of the core on which the
+// agent wakes for it.
+//
 // The regular beats come from comm's watchdog thread, so they go on while the training thread hangs
 // and stop when the whole process does. The agent finds hangs by what the beats hold
 // (launcher/watch/).
@@ -11,12 +15,16 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "base/agent_channel.h"
 #include "comm/watchdog.h"
 #include "dtrain/metrics.h"
 
 namespace dtrain {
+
+inline constexpr absl::Duration kMarksApart = absl::Milliseconds(20);
 
 class Heartbeat {
  public:
@@ -35,11 +43,14 @@ class Heartbeat {
  private:
   AgentMessage Beat();
   AgentMessage Begin(const std::string& phase, int64_t step);
+  bool IsRepeatedSoon(const std::string& phase, int64_t step);
   void SendRegular();
 
   AgentChannel& agent_;
   std::mutex mutex_;
-  AgentMessage last_;                   // Guarded by mutex_.
+  AgentMessage last_;                   // Guarded by mutex_, as what follows.
+  std::vector<std::string> told_;       // The phases of this step that were sent.
+  int64_t told_nanos_ = 0;              // When the last one was.
   std::deque<StepReport> unsent_;       // Used by the training thread alone.
   std::unique_ptr<comm::Watch> watch_;  // Last: its inspection uses the members above.
 };
