@@ -104,7 +104,7 @@ class RandomFaults(EndToEnd):
                                         f"{self.folder}/run", SEED, SECONDS, EVERY_S, STRESS_S, faults.append)
         except fault_run.Broken as error:
             self.fail(f"{error}\nfaults: {'; '.join(faults)}\nagain: {again}")
-        print(json.dumps({key: value for key, value in figures.items() if key != "wrong"}), flush=True)
+        print("figures", json.dumps({key: value for key, value in figures.items() if key != "wrong"}), flush=True)
         self.assertEqual(fault_run.problems(figures), [], f"faults: {'; '.join(faults)}\nagain: {again}")
         if EVERY_S >= 20:
             self.assertGreaterEqual(figures["goodput"], GOODPUT_LEAST, f"again: {again}")

@@ -140,6 +140,8 @@ class Trials(EndToEnd):
             wrong += [event for event in named if event["rank"] != slow]
         print(f"--seed {SEED}: {TRIALS - len(missed)} of {TRIALS} named within {NAMED_WITHIN_STEPS} steps, "
               f"{len(wrong)} named who were not slow", flush=True)
+        print("figures", json.dumps({"trials": TRIALS, "named": TRIALS - len(missed), "named_wrongly": len(wrong)}),
+              flush=True)
         self.assertLessEqual(len(missed), TRIALS / 100, missed)
         self.assertEqual(wrong, [])
 

@@ -9,6 +9,10 @@ import unittest
 import long_results
 
 CASES = """	<testcase name="short_test" classname="short_test" time="0.00597466" status="run"/>
+	<testcase name="rate_test" classname="rate_test" time="0.1" status="run"><system-out>begin
+figures {"goodput": 0.5, "faults": 3}
+figures {"faults": 4}
+OK</system-out></testcase>
 	<testcase name="broken_test" classname="broken_test" time="1.3" status="fail"><failure message=""/></testcase>
 	<testcase name="no_guest_test" classname="no_guest_test" time="0.5" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>
 	<testcase name="not_built_test" classname="not_built_test" time="0" status="notrun"><skipped message="Unable to find executable"/></testcase>
@@ -37,11 +41,13 @@ class LongResults(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             kept = self.kept(folder)
         self.assertEqual({name: (t["result"], t["seconds"]) for name, t in kept["tests"].items()},
-                         {"short_test": ("passed", 0.0), "broken_test": ("failed", 1.3),
+                         {"short_test": ("passed", 0.0), "rate_test": ("passed", 0.1), "broken_test": ("failed", 1.3),
                           "no_guest_test": ("skipped", 0.5), "not_built_test": ("failed", 0.0)})
         self.assertIs(kept["passed"], False)
         self.assertEqual(kept["bench"], "long")
-        self.assertEqual(kept["seconds"], 1.8)
+        self.assertEqual(kept["seconds"], 1.9)
+        self.assertEqual(kept["tests"]["rate_test"]["figures"], {"goodput": 0.5, "faults": 4})
+        self.assertNotIn("figures", kept["tests"]["short_test"])
         for row in (kept, *kept["tests"].values()):
             self.assertRegex(row["date"], r"^\d{4}-\d\d-\d\d$")
             self.assertEqual(row["cores"], os.cpu_count())
@@ -51,7 +57,7 @@ class LongResults(unittest.TestCase):
     def test_a_run_of_some_replaces_these_and_keeps_the_others_with_their_own_date(self):
         before = {"tests": {"a_test": {"result": "failed", "seconds": 2.0, "date": "2026-01-01"},
                             "b_test": {"result": "passed", "seconds": 3.0, "date": "2026-01-01"}}}
-        after = long_results.merged(before, {"a_test": (2.5, "passed")}, {"date": "2026-02-02"})
+        after = long_results.merged(before, {"a_test": (2.5, "passed", {})}, {"date": "2026-02-02"})
         self.assertEqual(after["tests"]["a_test"],
                          {"result": "passed", "seconds": 2.5, "date": "2026-02-02"})
         self.assertEqual(after["tests"]["b_test"], before["tests"]["b_test"])
