@@ -40,6 +40,7 @@ inline constexpr char kLogLevel[] = "DTRAIN_LOG_LEVEL";          // debug, info,
 // 1: the log shows the backtrace of an exception, and errors of the loss closure name the last
 // operation that read a weight.
 inline constexpr char kBacktrace[] = "DTRAIN_BACKTRACE";
+inline constexpr char kLogBytesMax[] = "DTRAIN_LOG_BYTES_MAX";  // For `dtrain launch` alone.
 }  // namespace env
 
 enum class LaunchSource { kAlone, kDtrain, kTorchrun, kOpenMpi, kMpich, kSlurm, kPmi };

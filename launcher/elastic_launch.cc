@@ -17,7 +17,9 @@
 #include "base/status.h"
 #include "comm/net/store_server.h"
 #include "launcher/config_check.h"
+#include "launcher/jobs/ask_nodes.h"
 #include "launcher/jobs/control_socket.h"
+#include "launcher/jobs/job_status.h"
 #include "launcher/machine.h"
 #include "launcher/nodes/coordinator_process.h"
 #include "launcher/nodes/elastic_peers.h"
@@ -29,6 +31,7 @@ namespace {
 
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr absl::Duration kMeetTime = absl::Minutes(1);
+constexpr absl::Duration kLookTime = absl::Milliseconds(500);  // At what the lobby has already.
 
 // Node 0 tells the other nodes this of an attempt, when its store listens.
 struct Meeting {
@@ -77,6 +80,7 @@ absl::StatusOr<Meeting> ParseMeeting(absl::string_view text, const std::string& 
 class ElasticNodeLaunch {
  public:
   explicit ElasticNodeLaunch(NodeSession& session) : session_(session) {}
+  ~ElasticNodeLaunch() { session_.StopServingNodes(); }
   int Run();
 
  private:
@@ -95,16 +99,22 @@ class ElasticNodeLaunch {
   absl::StatusOr<Meeting> Serve(int attempt, int ranks);
   NodeReport ReportOf(int attempt, const absl::StatusOr<AttemptResult>& result) const;
   void Drain(const ControlCall& call);
+  JobNodes Nodes();
+  AskedAttempt AttemptOf(const LobbyNodes& members, LobbyAgent& lobby) const;
+  void SetAsked(std::optional<AskedAttempt> attempt);
   bool is_first() const { return session_.options().node_rank == 0; }
 
   NodeSession& session_;
   comm::Endpoint endpoint_;
   std::unique_ptr<CoordinatorProcess> coordinator_;   // Node 0 only.
   std::unique_ptr<comm::StoreServer> attempt_store_;  // Node 0 only: for the ranks of an attempt.
-  std::mutex mutex_;  // For lobby_, which the control socket's thread reads.
+  std::mutex mutex_;  // For lobby_ and asked_, which the threads of the control sockets read.
   std::shared_ptr<LobbyAgent> lobby_;
+  std::optional<AskedAttempt> asked_;  // The attempt that runs here.
   std::unique_ptr<ControlServer> control_;
   int met_signal_ = 0;  // A stop signal that came before the attempt's ranks were started.
+  // This node itself had no place for the attempt's ranks.
+  bool cannot_start_ = false;
 };
 
 absl::Status ElasticNodeLaunch::StartCoordinator() {
@@ -152,6 +162,7 @@ absl::Status ElasticNodeLaunch::Open() {
   DT_RETURN_IF_ERROR(JoinLobby({}));
   DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(session_.AgentPath(kControlSocket),
                                                      [this](const auto& call) { Drain(call); }));
+  session_.ServeNodes([this] { return Nodes(); });
   session_.Register(session_.run_id());
   return absl::OkStatus();
 }
@@ -176,6 +187,7 @@ int ElasticNodeLaunch::Run() {
     }
   }
   // The others go first: the coordinator waits for them in its destructor.
+  session_.StopServingNodes();
   control_.reset();
   lobby_.reset();
   coordinator_.reset();
@@ -227,7 +239,7 @@ ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
       session_.Say(order.text);
       return std::nullopt;
     case LobbyOrder::Kind::kDismiss:
-      if (order.code == kExitTemporary) {
+      if (order.code == kExitTemporary && !cannot_start_) {
         return Rejoin(absl::StrCat("the coordinator has given this node up",
                                    order.text.empty() ? "" : ": ", order.text),
                       {.term = lobby_->memory().term});
@@ -257,6 +269,7 @@ void ElasticNodeLaunch::RunAttempt(const LobbyOrder& order) {
     }
   }
   met_signal_ = 0;
+  cannot_start_ = false;
   const absl::StatusOr<AttemptResult> result = TryAttempt(order);
   attempt_store_.reset();
   if (!result.ok()) {
@@ -274,6 +287,7 @@ NodeReport ElasticNodeLaunch::ReportOf(int attempt,
     report.code = ExitCodeFor(result.status());
     report.stop_signal = met_signal_;
     report.stopped_here = met_signal_ != 0;
+    report.cannot_start = cannot_start_;
     return report;
   }
   report.code = ExitCodeOf(*result);
@@ -297,7 +311,9 @@ absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& or
         order.names[node] == lobby_->name() ? static_cast<int>(node) : shape.node_rank;
   }
   DT_ASSIGN_OR_RETURN(const Meeting meeting, Meet(order, ranks));
-  DT_RETURN_IF_ERROR(session_.OpenRunDirectory(meeting.run_id));
+  const absl::Status opened = session_.OpenRunDirectory(meeting.run_id);
+  cannot_start_ = !opened.ok();
+  DT_RETURN_IF_ERROR(opened);
   const LaunchOptions& options = session_.options();
   shape.run_id = meeting.run_id;
   shape.store = meeting.store.ToString();
@@ -320,7 +336,12 @@ absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& or
   DT_ASSIGN_OR_RETURN(const auto peers,
                       ElasticPeers::Create(std::move(agents), *lobby_, order.attempt,
                                            [this](const auto& text) { session_.Say(text); }));
-  return session_.RunAttempt(std::move(shape), meeting.log_number, peers.get());
+  SetAsked(AskedAttempt{order.attempt, meeting.store, order.nodes});
+  absl::StatusOr<AttemptResult> result =
+      session_.RunAttempt(std::move(shape), meeting.log_number, peers.get());
+  SetAsked(std::nullopt);
+  cannot_start_ = !result.ok();
+  return result;
 }
 
 // Node 0 prepares the run directory and serves the attempt's store; the others wait for it.
@@ -393,6 +414,56 @@ void ElasticNodeLaunch::Drain(const ControlCall& call) {
       return;
     }
   }
+}
+
+void ElasticNodeLaunch::SetAsked(std::optional<AskedAttempt> attempt) {
+  const std::lock_guard lock(mutex_);
+  asked_ = std::move(attempt);
+}
+
+// The attempt of the job as the lobby tells a node of it that has no ranks there.
+AskedAttempt ElasticNodeLaunch::AttemptOf(const LobbyNodes& members, LobbyAgent& lobby) const {
+  AskedAttempt attempt{.number = members.attempt};
+  for (const LobbyNodes::Row& row : members.rows) {
+    if (row.place == static_cast<int>(attempt.nodes.size())) {
+      attempt.nodes.push_back(row.node);
+    }
+  }
+  const auto text = lobby.Ask(MeetingKey(members.attempt), Deadline::After(kLookTime));
+  const absl::StatusOr<Meeting> meeting =
+      text.ok() ? ParseMeeting(*text, endpoint_.host) : text.status();
+  if (meeting.ok()) {
+    attempt.store = meeting->store;
+  }
+  return attempt;
+}
+
+// Serves `dtrain status`.
+JobNodes ElasticNodeLaunch::Nodes() {
+  std::shared_ptr<LobbyAgent> lobby;
+  std::optional<AskedAttempt> attempt;
+  {
+    const std::lock_guard lock(mutex_);
+    lobby = lobby_;
+    attempt = asked_;
+  }
+  LobbyNodes members;
+  std::string note = "the job's coordinator is lost, so that nodes without ranks are not shown";
+  if (lobby != nullptr) {
+    const auto text = lobby->Ask(kLobbyNodesKey, Deadline::After(kLookTime));
+    absl::StatusOr<LobbyNodes> told = text.ok() ? LobbyNodes::Parse(*text) : text.status();
+    if (told.ok()) {
+      members = *std::move(told);
+      note.clear();
+    }
+  }
+  if (!attempt.has_value() && lobby != nullptr && members.attempt >= 0) {
+    attempt = AttemptOf(members, *lobby);
+  }
+  JobNodes job = attempt.has_value() ? AskNodes(*attempt, session_.key()) : JobNodes{};
+  AddMembers(members, job);
+  job.note = job.note.empty() ? note : job.note;
+  return job;
 }
 
 }  // namespace

@@ -1,17 +1,21 @@
 #include "launcher/launch.h"
 
 #include <cstdio>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/console/command_line.h"
 #include "base/status.h"
+#include "base/text/text.h"
 #include "launcher/bind_node.h"
 #include "launcher/cluster/slurm_step.h"
 #include "launcher/elastic_launch.h"
 #include "launcher/hosts/starter.h"
+#include "launcher/jobs/ask_nodes.h"
 #include "launcher/machine.h"
 #include "launcher/node_session.h"
 #include "launcher/nodes/rendezvous.h"
@@ -30,7 +34,7 @@ void SayPlace(const LaunchOptions& options) {
   const bool in_step = place.is_slurm && !place.starts_step;
   if (!in_step || (options.node_rank == 0 && options.token_file != kTokenOnInput)) {
     const std::string line =
-        DescribePlace(place, options.nodes, options.node_rank, options.rendezvous);
+        Printable(DescribePlace(place, options.nodes, options.node_rank, options.rendezvous));
     std::fprintf(stderr, "dtrain: %s\n", line.c_str());
   }
 }
@@ -42,14 +46,8 @@ void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
   if (meeting.peers() == nullptr) {
     return;
   }
-  Order failed;
-  failed.kind = Order::Kind::kFail;
-  failed.end.rank = meeting.shape().first_rank();
-  failed.end.node = meeting.shape().node_rank;
-  failed.end.host = HostName();
-  failed.end.exit_code = ExitCodeFor(reason);
-  failed.end.error = std::string(reason.message());
-  meeting.peers()->Publish(failed);
+  meeting.peers()->Publish(CannotStartOrder(meeting.shape().node_rank, meeting.shape().first_rank(),
+                                            HostName(), reason));
   meeting.peers()->Publish(Order{});
 }
 
@@ -58,17 +56,44 @@ void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
 class Launch {
  public:
   explicit Launch(NodeSession& session) : session_(session) {}
+  ~Launch() { session_.StopServingNodes(); }
   int Run();
 
  private:
   absl::StatusOr<AttemptResult> RunAttempt(int number);
+  void ServeStatus(const JobShape& shape);
   std::optional<int> AfterFailure(const AttemptResult& result, int attempt);
 
   NodeSession& session_;
   int bug_restarts_ = 0;
   int without_progress_ = 0;
   int64_t checkpoint_ = -1;  // The last step of which a checkpoint was committed.
+  std::mutex mutex_;
+  AskedAttempt asked_;  // The last attempt; guarded by mutex_.
 };
+
+// Lets `dtrain status` ask the agents of the attempt.
+void Launch::ServeStatus(const JobShape& shape) {
+  AskedAttempt attempt{.number = shape.attempt};
+  for (size_t node = 0; node < shape.ranks_of_node.size(); ++node) {
+    attempt.nodes.push_back(
+        {.number = static_cast<int>(node), .host = "", .ranks = shape.ranks_of_node[node]});
+  }
+  if (const auto store = comm::ParseEndpoint(shape.store); store.ok()) {
+    attempt.store = *store;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    asked_ = std::move(attempt);
+  }
+  session_.ServeNodes([this] {
+    const AskedAttempt asked = [this] {
+      const std::lock_guard lock(mutex_);
+      return asked_;
+    }();
+    return AskNodes(asked, session_.key());
+  });
+}
 
 absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
   const auto prepare = [this, number](int world_size) {
@@ -89,7 +114,19 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
     }
     checkpoint_ = session_.reporter()->ReadDurableStep();
   }
-  return session_.RunAttempt(meeting.shape(), meeting.log_number(), meeting.peers());
+  if (meeting.peers() != nullptr) {
+    ServeStatus(meeting.shape());
+  }
+  absl::StatusOr<AttemptResult> result =
+      session_.RunAttempt(meeting.shape(), meeting.log_number(), meeting.peers());
+  if (result.ok()) {
+    return result;
+  }
+  TellOthers(meeting, result.status());
+  session_.Say(std::string(result.status().message()));
+  AttemptResult not_started;  // By it the others decide about a restart, and so does this node.
+  not_started.error = result.status();
+  return not_started;
 }
 
 // Decides about a restart. Gives the exit code, or nothing when the job is to be started again.

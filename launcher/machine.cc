@@ -63,7 +63,8 @@ absl::Status CheckOwnAddress(absl::string_view flag, const std::string& address)
   const bool is_name = CheckHostName(address.substr(0, address.find('%'))).ok();
   const absl::Status tried = is_name ? comm::Listen({address, 0}).status()
                                      : absl::InvalidArgumentError("no host has such a name");
-  if (tried.ok() || absl::IsResourceExhausted(tried) || absl::IsDeadlineExceeded(tried)) {
+  if (tried.ok() || absl::IsResourceExhausted(tried) || absl::IsDeadlineExceeded(tried) ||
+      comm::NameServiceFailed(tried)) {
     return Annotate(tried, flag);
   }
   return absl::InvalidArgumentError(absl::StrFormat(

@@ -19,8 +19,8 @@ int FreePort(const std::string& host);
 // "127.0.0.1 (lo), 10.0.0.1 (eth0)".
 std::string DescribeOwnAddresses();
 // Whether this host can listen at `address`, a name or an address that `flag` gives.
-// InvalidArgument names both, and the addresses that there are. A name may take up to 10 s, and a
-// thread of its own.
+// InvalidArgument names both, and the addresses that there are; Unavailable and DeadlineExceeded:
+// the name service does not answer. A name may take up to 10 s, and a thread of its own.
 absl::Status CheckOwnAddress(absl::string_view flag, const std::string& address);
 
 }  // namespace dtrain::launcher

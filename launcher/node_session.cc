@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@
 #include "base/numeric/prng.h"
 #include "base/status.h"
 #include "base/system/move_aside.h"
+#include "base/text/text.h"
 #include "base/version.h"
 #include "launcher/config_check.h"
 #include "launcher/jobs/control_socket.h"
@@ -45,6 +47,25 @@ std::string RandomRunId() {
     absl::StrAppendFormat(&id, "%02x", byte);
   }
   return id;
+}
+
+// The files of the outputs of an attempt's ranks on this node.
+std::vector<std::string> OutputsOf(const Attempt& attempt) {
+  std::vector<std::string> paths;
+  for (const RankSlot& slot : attempt.slots) {
+    paths.push_back(LogPath(attempt.log_dir, slot.rank, "out"));
+    paths.push_back(LogPath(attempt.log_dir, slot.rank, "err"));
+  }
+  return paths;
+}
+
+// Makes a folder for the ranks' output. The error says what else may be done.
+absl::Status MakeLogFolder(const std::string& path) {
+  const absl::Status made = MakeDirectories(path);
+  return made.ok() ? made
+                   : absl::Status(made.code(),
+                                  absl::StrCat("no place for the ranks' output: ", made.message(),
+                                               "; make room or give another --log-dir"));
 }
 
 // The name of this start of a Slurm step, for a file.
@@ -83,7 +104,7 @@ absl::Status NodeSession::OpenRunDirectory(const std::string& run_id) {
     return absl::OkStatus();
   }
   DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
-  DT_RETURN_IF_ERROR(MakeDirectories(log_dir_));
+  DT_RETURN_IF_ERROR(MakeLogFolder(log_dir_));
   if (access(run_dir_.c_str(), W_OK | X_OK) != 0) {
     return ErrnoStatus(errno, absl::StrCat("run directory ", run_dir_, " is not writable"));
   }
@@ -147,6 +168,7 @@ absl::Status NodeSession::TakeKey() {
 }
 
 absl::Status NodeSession::Prepare() {
+  DT_RETURN_IF_ERROR(LogBytesMax(Lookup(environment_, env::kLogBytesMax)).status());
   DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
   DT_ASSIGN_OR_RETURN(local_ranks_, RanksHere(options_));
   run_dir_ = RunDirOf(options_);
@@ -217,6 +239,22 @@ void NodeSession::Announce(const Attempt& attempt) const {
                              {"program", attempt.program}});
 }
 
+void NodeSession::ServeNodes(std::function<JobNodes()> nodes) {
+  if (nodes_server_ != nullptr) {
+    return;
+  }
+  auto server = ControlServer::Start(
+      AgentPath(kNodesSocket), [nodes = std::move(nodes)](const ControlCall& call) {
+        call.reply(call.request == kNodesQuestion ? nodes().Encode() : "no such request");
+      });
+  if (server.ok()) {
+    nodes_server_ = *std::move(server);
+  } else {
+    DT_LOG(Warning) << "`dtrain status` shows the ranks of this host only: "
+                    << server.status().message();
+  }
+}
+
 // A job that cannot be found is trained all the same.
 void NodeSession::Register(const std::string& run_id) {
   if (entry_.has_value() && registered_as_ == run_id) {
@@ -231,6 +269,7 @@ void NodeSession::Register(const std::string& run_id) {
                  .program = options_.program,
                  .socket = socket_->path(),
                  .control = is_elastic ? AgentPath(kControlSocket) : "",
+                 .nodes_socket = nodes_server_ != nullptr ? AgentPath(kNodesSocket) : "",
                  .nodes = options_.nodes,
                  .node_rank = options_.node_rank,
                  .ranks = local_ranks_,
@@ -283,7 +322,10 @@ absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_nu
   attempt.host = HostName();
   attempt.token_fd = token_.get();
   attempt.reserve = options_.reserve;
-  DT_RETURN_IF_ERROR(MakeDirectories(attempt.log_dir));
+  DT_RETURN_IF_ERROR(MakeLogFolder(attempt.log_dir));
+  DT_ASSIGN_OR_RETURN(const uint64_t log_bytes_max,
+                      LogBytesMax(Lookup(environment_, env::kLogBytesMax)));
+  const LogLimits log_limits(OutputsOf(attempt), log_bytes_max);
   Announce(attempt);
   Register(attempt.shape.run_id);
   ShowOutputs(attempt);
@@ -309,7 +351,7 @@ void NodeSession::Say(const std::string& text) const {
   if (reporter_ != nullptr) {
     reporter_->Say(text);
   } else {
-    std::fprintf(stderr, "dtrain: %s\n", text.c_str());
+    std::fprintf(stderr, "dtrain: %s\n", Printable(text).c_str());
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,9 @@
 #include "comm/net/job_key.h"
 #include "comm/net/socket.h"
 #include "launcher/bind_node.h"
+#include "launcher/jobs/control_socket.h"
 #include "launcher/jobs/job_registry.h"
+#include "launcher/jobs/job_status.h"
 #include "launcher/launch.h"
 #include "launcher/nodes/token.h"
 #include "launcher/options.h"
@@ -49,6 +52,10 @@ class NodeSession {
   void Serving(const comm::Endpoint& endpoint);
   // The shared token is not needed any more, because all nodes have it.
   void DropSharedToken() { shared_token_.reset(); }
+  // Serves `dtrain status` of all nodes until StopServingNodes. `nodes` is called in another
+  // thread. REQUIRES: called before Register.
+  void ServeNodes(std::function<JobNodes()> nodes);
+  void StopServingNodes() { nodes_server_.reset(); }
   // Lets `dtrain ps`, `status`, `stop` and `drain` find this job as the run `run_id`.
   void Register(const std::string& run_id);
   // The next stop signal that has arrived, or 0.
@@ -98,6 +105,7 @@ class NodeSession {
   std::unique_ptr<Reporter> reporter_;
   std::optional<JobEntry> entry_;  // By which `dtrain ps` finds this job.
   std::string registered_as_;      // The run of entry_.
+  std::unique_ptr<ControlServer> nodes_server_;
 };
 
 // A job that Slurm has started again goes on where it was: --fresh was for its first start. Pure.

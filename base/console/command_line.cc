@@ -243,7 +243,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
   UsePlainHelp(app);
   std::string name = app.get_name();
   if (const std::string wrong = WrongCommand(app, arguments); !wrong.empty()) {
-    std::fprintf(stderr, "%s: %s\n", name.c_str(), wrong.c_str());
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), Printable(wrong).c_str());
     return kExitUsage;
   }
   std::vector<std::string> words = WithEmptyValues(arguments);
@@ -270,7 +270,8 @@ std::optional<int> ParseCommandLine(CLI::App& app, const std::vector<std::string
     problem = is_why && !unexpected.empty() ? unexpected
                                             : absl::StrReplaceAll(error.what(), {{"\n", " "}});
   }
-  std::fprintf(stderr, "%s: %s; see %s --help\n", name.c_str(), problem.c_str(), name.c_str());
+  std::fprintf(stderr, "%s: %s; see %s --help\n", name.c_str(), Printable(problem).c_str(),
+               name.c_str());
   return kExitUsage;
 }
 

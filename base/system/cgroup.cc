@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/file.h"
 
 namespace dtrain {
@@ -38,6 +39,18 @@ std::optional<double> QuotaIn(const CgroupFolder& cgroup) {
   }
   const bool is_set = quota.has_value() && period.has_value() && *quota > 0 && *period > 0;
   return is_set ? std::optional(*quota / *period) : std::nullopt;
+}
+
+// The count in one of the lines "NAME COUNT".
+std::optional<int64_t> CountIn(absl::string_view text, absl::string_view name) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    int64_t count = 0;
+    if (absl::ConsumePrefix(&line, name) && absl::ConsumePrefix(&line, " ") &&
+        absl::SimpleAtoi(line, &count)) {
+      return count;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -83,6 +96,16 @@ double CpuQuota(const SystemRoots& roots) {
 
 int CpusWithin(double quota, int cpus) {
   return quota < cpus ? std::max(1, static_cast<int>(quota)) : std::max(1, cpus);
+}
+
+std::optional<int64_t> OomKills(const SystemRoots& roots) {
+  for (const CgroupFolder& cgroup : CgroupFolders("memory", roots)) {
+    const char* const file = cgroup.version == 2 ? "/memory.events" : "/memory.oom_control";
+    if (const auto kills = CountIn(TextOf(cgroup.folder + file), "oom_kill"); kills.has_value()) {
+      return kills;
+    }
+  }
+  return std::nullopt;
 }
 
 std::optional<int64_t> PidsLimit(const SystemRoots& roots) {

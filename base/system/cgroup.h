@@ -40,6 +40,10 @@ double CpuQuota(const SystemRoots& roots = {});
 // thread that has used its time is stopped and all others wait for it.
 int CpusWithin(double quota, int cpus);
 
+// How many processes of this process's memory cgroup the kernel has killed because memory ran out;
+// nothing where that cannot be read.
+std::optional<int64_t> OomKills(const SystemRoots& roots = {});
+
 // The tightest limit on processes and threads; nothing without one.
 std::optional<int64_t> PidsLimit(const SystemRoots& roots = {});
 

@@ -33,6 +33,8 @@ namespace {
 
 // Marks a status for HostFellSilent.
 constexpr absl::string_view kSilentHost = "dtrain/silent-host";
+// The same for NameServiceFailed.
+constexpr absl::string_view kNameService = "dtrain/name-service";
 
 // One resolved address.
 struct Address {
@@ -65,10 +67,14 @@ absl::StatusOr<std::vector<Address>> Lookup(const std::string& host, int port, i
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
   if (error != 0) {
-    return absl::UnavailableError(
+    absl::Status unknown = absl::UnavailableError(
         absl::StrFormat("cannot resolve host \"%s\": %s; check its spelling and this host's "
                         "name service (getent hosts %s)",
                         host, gai_strerror(error), host));
+    if (error == EAI_AGAIN) {
+      unknown.SetPayload(kNameService, absl::Cord());
+    }
+    return unknown;
   }
   std::vector<Address> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
@@ -268,6 +274,10 @@ absl::Status BrokenConnection(int error_number) {
 
 bool HostFellSilent(const absl::Status& status) {
   return status.GetPayload(kSilentHost).has_value();
+}
+
+bool NameServiceFailed(const absl::Status& status) {
+  return status.GetPayload(kNameService).has_value();
 }
 
 absl::StatusOr<UniqueFd> Listen(const Endpoint& where, const ListenOptions& options) {

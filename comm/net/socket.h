@@ -108,5 +108,7 @@ absl::Status BrokenConnection(int error_number);
 // answers or cannot be reached. False when only the peer's process ended, because its host reports
 // that.
 bool HostFellSilent(const absl::Status& status);
+// Whether `status` says that the name service did not answer, which says nothing of the name.
+bool NameServiceFailed(const absl::Status& status);
 
 }  // namespace dtrain::comm

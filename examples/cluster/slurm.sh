@@ -16,6 +16,7 @@
 
 # On GPUs also give: #SBATCH --gpus-per-node=8. Each GPU gets a rank; without GPUs a node has one rank.
 # For more, give --nproc-per-node.
+# To wait up to an hour for nodes at one switch, also give: #SBATCH --switches=1@01:00:00
 #
 # One command: outside a step, `dtrain launch` starts itself once on each node by srun.
 dtrain launch --run-dir "runs/$SLURM_JOB_NAME" -- dtrain-minimal config.json "$@"

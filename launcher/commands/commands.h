@@ -13,8 +13,8 @@ namespace dtrain::launcher {
 // Otherwise the error names the nearest command and lists all.
 int RunDtrain(const std::vector<std::string>& arguments, const Environment& environment);
 
-// `dtrain ps`, `dtrain status`, `dtrain stop` and `dtrain drain`: this user's running jobs on this
-// host (launcher/jobs/).
+// `dtrain ps`, `dtrain status`, `dtrain stop` and `dtrain drain`: this user's running jobs that
+// have a node on this host (launcher/jobs/).
 int PsCommand(const std::vector<std::string>& arguments, const Environment& environment);
 int StatusCommand(const std::vector<std::string>& arguments, const Environment& environment);
 int StopCommand(const std::vector<std::string>& arguments, const Environment& environment);
@@ -35,7 +35,7 @@ int ManPagesCommand(const std::vector<std::string>& arguments, const Environment
 // `dtrain exit-codes`: prints the table.
 int ExitCodesCommand(const std::vector<std::string>& arguments);
 // `dtrain logs`: shows or follows the logs of a run directory.
-int LogsCommand(const std::vector<std::string>& arguments);
+int LogsCommand(const std::vector<std::string>& arguments, const Environment& environment);
 // `dtrain trace merge`: merges all ranks' flight records into one timeline.
 int TraceCommand(const std::vector<std::string>& arguments);
 

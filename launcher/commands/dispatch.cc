@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/system/own_program.h"
 #include "base/text/nearest.h"
+#include "base/text/text.h"
 #include "base/version.h"
 #include "launcher/commands/catalog.h"
 #include "launcher/commands/commands.h"
@@ -42,7 +43,7 @@ const std::vector<Subcommand>& Subcommands() {
       {"completion", [](const Arguments& a, const Environment&) { return CompletionCommand(a); }},
       {"complete", CompleteCommand},
       {"man-pages", ManPagesCommand},
-      {"logs", [](const Arguments& a, const Environment&) { return LogsCommand(a); }},
+      {"logs", LogsCommand},
       {"trace", [](const Arguments& a, const Environment&) { return TraceCommand(a); }},
       {"ps", PsCommand},
       {"status", StatusCommand},
@@ -67,7 +68,7 @@ int EndOfGroup(const std::string& group, const Arguments& arguments,
     return arguments.size() < 2 ? kExitUsage : kExitOk;
   }
   std::fprintf(stderr, "dtrain: %s\n",
-               UnknownCommand(group + " ", next, MembersOf(group, commands)).c_str());
+               Printable(UnknownCommand(group + " ", next, MembersOf(group, commands))).c_str());
   return kExitUsage;
 }
 
@@ -84,7 +85,9 @@ int RunSibling(const Arguments& arguments) {
   words.insert(words.end(), arguments.begin() + first, arguments.end());
   execv(path.c_str(), ExecPointers(words).data());
   if (errno != ENOENT) {
-    std::fprintf(stderr, "dtrain: cannot execute %s: %s\n", path.c_str(), std::strerror(errno));
+    const int error = errno;
+    std::fprintf(stderr, "dtrain: cannot execute %s: %s\n", Printable(path).c_str(),
+                 std::strerror(error));
     return kExitUsage;
   }
   const std::vector<CommandEntry> commands = AllCommands(SiblingPrograms());
@@ -92,7 +95,7 @@ int RunSibling(const Arguments& arguments) {
     return EndOfGroup(arguments[0], arguments, commands);
   }
   std::fprintf(stderr, "dtrain: %s\n",
-               UnknownCommand("", arguments[0], FirstWords(commands)).c_str());
+               Printable(UnknownCommand("", arguments[0], FirstWords(commands))).c_str());
   return kExitUsage;
 }
 
@@ -120,7 +123,7 @@ int RunDtrain(const Arguments& arguments, const Environment& environment) {
   }
   if (absl::StartsWith(rest[0], "-")) {
     std::fprintf(stderr, "dtrain: %s; see dtrain --help\n",
-                 UnknownOption(rest[0], {"--help", "--version"}).c_str());
+                 Printable(UnknownOption(rest[0], {"--help", "--version"})).c_str());
     return kExitUsage;
   }
   return RunSibling(rest);

@@ -199,8 +199,8 @@ Json FinetuneConfig(const FinetuneOptions& options, int64_t row_length, const Pr
                      {"weight_decay", 0.0}}}}},
                  {"scheduler",
                   {{"type", "WarmupCosineLR"},
-                   {"params",
-                    {{"warmup_num_steps", std::max<int64_t>(2, steps / 33)},
+                   {"params",  // Its length follows from that of the run, which may change.
+                    {{"warmup_num_steps", "auto"},
                      {"warmup_type", "linear"},
                      {"warmup_min_ratio", 0.1},
                      {"cos_min_ratio", 0.1}}}}},

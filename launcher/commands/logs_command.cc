@@ -19,6 +19,9 @@
 #include "base/status.h"
 #include "base/text/text.h"
 #include "launcher/commands/commands.h"
+#include "launcher/hosts/ssh_command.h"
+#include "launcher/jobs/job_registry.h"
+#include "launcher/jobs/job_view.h"
 #include "launcher/records/attempt_logs.h"
 #include "launcher/records/file_tail.h"
 
@@ -149,19 +152,51 @@ void Follow(const std::string& run_dir, std::vector<Output>& outputs, Metrics& m
   }
 }
 
-// A rank that has no files where others have some is no rank of the attempt.
-absl::Status CheckRank(const std::string& log_dir, int rank) {
-  const auto files = LogFiles(log_dir, -1);
-  const bool is_there = rank < 0 || files.empty() || !LogFiles(log_dir, rank).empty();
-  return is_there ? absl::OkStatus()
-                  : absl::NotFoundError(absl::StrFormat(
-                        "%s has no output of rank %d; it has that of ranks from %d to %d", log_dir,
-                        rank, files.front().first, files.back().first));
+// Where the output of a rank is that has none here, and how to see it; "": no job that runs in
+// `run_dir` has the rank on another host.
+std::string WhereElse(const std::string& run_dir, int rank, const Environment& environment) {
+  const auto jobs = RunningJobs(RegistryFolder(environment));
+  const JobFacts* const job = jobs.ok() ? JobIn(run_dir, *jobs) : nullptr;
+  const absl::StatusOr<Json> status =
+      job != nullptr ? AskJob(*job) : absl::StatusOr<Json>(absl::NotFoundError(run_dir));
+  if (!status.ok()) {
+    return "";
+  }
+  for (const Json& row : (*status)["ranks"]) {
+    const std::string host = row.value("host", "");
+    if (row["rank"] == rank && !host.empty() && row["node"] != job->node_rank) {
+      // The words reach a shell here, and another one there.
+      return absl::StrFormat(
+          "rank %d runs on node %d; see its output by: ssh %s dtrain logs --rank %d %s", rank,
+          row["node"].get<int>(), QuoteForShell(host), rank,
+          QuoteForShell(job->run_dir) == job->run_dir ? job->run_dir
+                                                      : QuoteForShell(QuoteForShell(job->run_dir)));
+    }
+  }
+  return "";
 }
 
-absl::Status ShowLogs(const LogsOptions& options) {
+// A rank that has no files where others have some is no rank of the attempt, or runs on another
+// host that writes to a disk of its own.
+absl::Status CheckRank(const std::string& log_dir, const LogsOptions& options,
+                       const Environment& environment) {
+  if (options.rank < 0 || !LogFiles(log_dir, options.rank).empty()) {
+    return absl::OkStatus();
+  }
+  const std::string where = WhereElse(options.run_dir, options.rank, environment);
+  if (!where.empty()) {
+    return absl::NotFoundError(where);
+  }
+  const auto files = LogFiles(log_dir, -1);
+  return files.empty() ? absl::OkStatus()
+                       : absl::NotFoundError(absl::StrFormat(
+                             "%s has no output of rank %d; it has that of ranks from %d to %d",
+                             log_dir, options.rank, files.front().first, files.back().first));
+}
+
+absl::Status ShowLogs(const LogsOptions& options, const Environment& environment) {
   DT_ASSIGN_OR_RETURN(const std::string log_dir, LogFolder(options.run_dir));
-  DT_RETURN_IF_ERROR(CheckRank(log_dir, options.rank));
+  DT_RETURN_IF_ERROR(CheckRank(log_dir, options, environment));
   const auto lines = static_cast<size_t>(options.lines);
   std::vector<Output> outputs;
   for (const auto& [rank, path] : LogFiles(log_dir, options.rank)) {
@@ -181,10 +216,11 @@ absl::Status ShowLogs(const LogsOptions& options) {
 
 }  // namespace
 
-int LogsCommand(const std::vector<std::string>& arguments) {
+int LogsCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
       "Shows the output of all ranks in the newest attempt of a run, and its metrics in the "
-      "columns of the run's metrics.console.",
+      "columns of the run's metrics.console. Of a rank whose output is on another host's disk it "
+      "says how to see it there, while the job runs.",
       "dtrain logs");
   LogsOptions options;
   app.add_option("RUN_DIR", options.run_dir, "Run directory")->required();
@@ -204,7 +240,7 @@ int LogsCommand(const std::vector<std::string>& arguments) {
   if (const auto code = ParseCommandLine(app, arguments)) {
     return *code;
   }
-  return EndOf("dtrain logs", ShowLogs(options));
+  return EndOf("dtrain logs", ShowLogs(options, environment));
 }
 
 }  // namespace dtrain::launcher

@@ -51,9 +51,9 @@ absl::StatusOr<std::optional<Frame>> FrameReader::Next() {
     length |= static_cast<size_t>(static_cast<unsigned char>(bytes_[i])) << (8 * i);
   }
   const auto kind = static_cast<FrameKind>(bytes_[4]);
-  if (length > kFrameBytesMax || kind < FrameKind::kJob || kind > FrameKind::kEnd) {
+  if (length > kFrameBytesMax || kind < FrameKind::kJob || kind > FrameKind::kChannel) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a message of kind %d with %d bytes; allowed: kinds 1 to 8, %d bytes",
+        absl::StrFormat("a message of kind %d with %d bytes; allowed: kinds 1 to 10, %d bytes",
                         static_cast<int>(kind), length, kFrameBytesMax));
   }
   if (bytes_.size() < kHeaderBytes + length) {

@@ -25,6 +25,9 @@ enum class FrameKind : uint8_t {
   kOut = 6,      // Output of the agent and its ranks, to be shown on stdout.
   kErr = 7,      // The same for stderr.
   kEnd = 8,      // The exit code. Nothing follows.
+  // Between the starter and a host that starts others for it (host_relay.h).
+  kRelay = 9,     // To it, in place of kJob: the folder in which to work. It answers with kHello.
+  kChannel = 10,  // Either way: a ChannelMessage (channel_message.h).
 };
 
 struct Frame {

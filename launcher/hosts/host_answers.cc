@@ -1,5 +1,6 @@
 #include "launcher/hosts/host_answers.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,7 @@ namespace {
 // Why this host cannot start; "": it can.
 std::string ProblemOf(const HostAnswer& answer, const std::string& own_version) {
   if (!answer.silence.empty()) {
-    return answer.silence;
+    return WhySilent(answer);
   }
   if (answer.hello.version != own_version) {
     return absl::StrFormat("it has dtrain %s, this host %s; install the same on both",
@@ -44,6 +45,21 @@ absl::Status CheckPrograms(const std::vector<HostAnswer>& answers) {
 
 }  // namespace
 
+std::string WhySilent(const HostAnswer& answer) {
+  return answer.ssh_from.empty()
+             ? answer.silence
+             : absl::StrCat(answer.silence, " (ssh ran on host ", answer.ssh_from, ")");
+}
+
+std::string FanoutHint(const std::vector<HostAnswer>& answers) {
+  const bool from_others = std::any_of(answers.begin(), answers.end(), [](const auto& answer) {
+    return !answer.silence.empty() && !answer.ssh_from.empty();
+  });
+  return from_others
+             ? "; if hosts may not log in to each other, --ssh-fanout 0 starts all from here"
+             : "";
+}
+
 absl::Status CheckAnswers(const std::vector<HostAnswer>& answers, const std::string& own_version) {
   std::vector<std::string> problems;
   std::vector<std::string> hosts;
@@ -65,6 +81,7 @@ absl::Status CheckAnswers(const std::vector<HostAnswer>& answers, const std::str
     absl::StrAppend(&message, "; mend this, or leave them out with --exclude ",
                     absl::StrJoin(hosts, "@"));
   }
+  absl::StrAppend(&message, FanoutHint(answers));
   return some_silent ? absl::UnavailableError(message) : absl::FailedPreconditionError(message);
 }
 
@@ -74,7 +91,7 @@ absl::StatusOr<std::string> MeetingAddress(const std::vector<HostAnswer>& answer
   std::string address = starts_here ? "" : answers.front().hello.address;
   bool all_local = true;  // Then a loopback address is reached by all.
   for (const HostAnswer& answer : answers) {
-    if (starts_here && !answer.is_local && address.empty()) {
+    if (starts_here && !answer.is_local && answer.ssh_from.empty() && address.empty()) {
       address = answer.hello.client_address;
     }
     all_local = all_local && (answer.is_local || comm::IsLoopback(answer.hello.address));

@@ -16,15 +16,24 @@ struct HostAnswer {
   bool is_local = false;  // Started without ssh.
   std::string silence;    // Why its agent did not answer; "": it did.
   HelloMessage hello;
+  std::string ssh_from;  // The other host whose ssh was to reach it; "": this one's.
 };
+
+// Why the host is silent, and whose ssh has not reached it if that was not this host's.
+std::string WhySilent(const HostAnswer& answer);
+
+// What to add to a message if some hosts were not reached by the ssh of others: the flag that needs
+// none. "": all were tried from here.
+std::string FanoutHint(const std::vector<HostAnswer>& answers);
 
 // OK if all hosts can start the same program with the dtrain that has `own_version`. Otherwise one
 // message lists every host that cannot, and why. Unavailable: some cannot be reached;
-// FailedPrecondition: all others.
+// FailedPrecondition: all others. For hosts that could not be reached from other hosts it says how
+// to reach all from this one.
 absl::Status CheckAnswers(const std::vector<HostAnswer>& answers, const std::string& own_version);
 
 // The address of node 0, the first host, by which the others reach it: the one by which ssh reached
-// it, or, if it is this host, the one from which ssh reached the first other host.
+// it, or, if it is this host, the one from which its ssh reached the first other host.
 // FailedPrecondition: it is known only by a loopback address.
 absl::StatusOr<std::string> MeetingAddress(const std::vector<HostAnswer>& answers);
 

@@ -15,13 +15,13 @@ namespace dtrain::launcher {
 namespace {
 
 // Flags that say which hosts there are, or what they are to be told.
-constexpr std::array kOfStarter = {"hostfile",      "include", "exclude",       "ssh-port",
-                                   "launcher-args", "export",  "topology-conf", "dry-run",
-                                   "remote-dtrain", "nnodes",  "master-addr",   "master-port",
-                                   "nproc-per-node"};
-constexpr std::array kNeedHosts = {"--include",       "--exclude", "--ssh-port",
-                                   "--launcher-args", "--export",  "--topology-conf",
-                                   "--remote-dtrain"};
+constexpr std::array kOfStarter = {"hostfile",      "include",       "exclude",       "ssh-port",
+                                   "launcher-args", "export",        "topology-conf", "dry-run",
+                                   "remote-dtrain", "nnodes",        "master-addr",   "master-port",
+                                   "ssh-fanout",    "nproc-per-node"};
+constexpr std::array kNeedHosts = {"--include",       "--exclude",   "--ssh-port",
+                                   "--launcher-args", "--export",    "--topology-conf",
+                                   "--remote-dtrain", "--ssh-fanout"};
 constexpr std::array kOfOneNode = {"--node-rank", "--rdzv-endpoint", "--token-file", "--local-addr",
                                    "--standalone"};
 
@@ -40,6 +40,18 @@ absl::Status ReadNumber(const CLI::App& app, const char* flag, int high, int& va
   if (!absl::SimpleAtoi(text, &value) || value < 1 || value > high) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s is \"%s\"; allowed with --hostfile: a number from 1 to %d", flag, text, high));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFanout(const CLI::App& app, int& fanout) {
+  constexpr int kFanoutMax = 1024;
+  const std::string text = Given(app, "--ssh-fanout");
+  if (app.count("--ssh-fanout") > 0 &&
+      (!absl::SimpleAtoi(text, &fanout) || fanout < 0 || fanout == 1 || fanout > kFanoutMax)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--ssh-fanout is \"%s\"; allowed: 2 to %d, or 0 to start all hosts from this one", text,
+        kFanoutMax));
   }
   return absl::OkStatus();
 }
@@ -65,6 +77,9 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts) {
   add("--ssh-port", "PORT", hosts.ssh_port, "Port of the hosts' ssh servers. Default: ssh's own");
   add("--launcher-args", "WORDS", hosts.launcher_args,
       "More options for ssh, for example \"-l USER\". No shell reads them. Default: none");
+  add("--ssh-fanout", "N", hosts.ssh_fanout,
+      "With more than N hosts, start N of them by ssh from here, which start the others in the "
+      "same way; 0 starts all from here. Default: 64");
   app.add_option(
          "--export", hosts.exports,
          "Send this variable to the ranks on all hosts, beside those that begin with NCCL_, "
@@ -115,6 +130,7 @@ absl::Status CheckHostFlags(const CLI::App& app, HostOptions& hosts) {
   }
   int ssh_port = 0;
   DT_RETURN_IF_ERROR(ReadNumber(app, "--ssh-port", 65535, ssh_port));
+  DT_RETURN_IF_ERROR(ReadFanout(app, hosts.fanout));
   // With MIN:MAX all hosts of the file are started: those above MAX are spares.
   if (Given(app, "--nnodes").find(':') == std::string::npos) {
     DT_RETURN_IF_ERROR(ReadNumber(app, "--nnodes", 65536, hosts.hosts_max));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/hosts/host_tree.h"
 
 namespace CLI {
 class App;
@@ -21,6 +22,8 @@ struct HostOptions {
   int hosts_max = 0;          // The first N hosts of the file; 0: all.
   int slots_max = 0;          // The first N slots of each host; 0: all.
   std::string ssh_port;       // "": as ssh is configured.
+  std::string ssh_fanout;     // "": kSshFanout.
+  int fanout = kSshFanout;    // Hosts that one starts at most; 0: all are started from here.
   std::string launcher_args;
   std::vector<std::string> exports;  // NAME or NAME=VALUE.
   std::string dtrain;                // The program on the hosts; "": the path of this one.
@@ -36,7 +39,7 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts);
 // REQUIRES: each flag is one of `app`, and has its value in the next word.
 std::vector<std::string> FlagsForAgents(const CLI::App& app, const std::vector<std::string>& own);
 
-// Fills hosts_max, slots_max, address and port from the flags that `app` has parsed.
+// Fills hosts_max, slots_max, fanout, address and port from the flags that `app` has parsed.
 // InvalidArgument: a flag contradicts --hostfile or needs it, or has a bad value.
 absl::Status CheckHostFlags(const CLI::App& app, HostOptions& hosts);
 

@@ -80,6 +80,24 @@ bool AreFirst(const std::vector<int>& slots) {
   return slots.back() == static_cast<int>(slots.size()) - 1;
 }
 
+// Shares the hosts that are reached by ssh out among each other.
+void PlaceInTree(int fanout, std::vector<HostPlan>& plans) {
+  std::vector<HostPlan*> remote;
+  for (HostPlan& plan : plans) {
+    if (!plan.is_local) {
+      remote.push_back(&plan);
+    }
+  }
+  const std::vector<TreePlace> places = SplitIntoTree(static_cast<int>(remote.size()), fanout);
+  for (size_t i = 0; i < remote.size(); ++i) {
+    TreePlace& place = remote[i]->place;
+    place = places[i];
+    if (place.parent >= 0) {
+      place.parent = remote[static_cast<size_t>(place.parent)]->job.node_rank;
+    }
+  }
+}
+
 std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::CHexEscape(text), "\"");
 }
@@ -128,6 +146,7 @@ absl::StatusOr<std::vector<HostPlan>> PlanHosts(const LaunchOptions& options,
       plan.job.environment.emplace("CUDA_VISIBLE_DEVICES", absl::StrJoin(host.slots, ","));
     }
   }
+  PlaceInTree(given.fanout, plans);
   return plans;
 }
 
@@ -147,6 +166,10 @@ std::string DescribePlans(const std::vector<HostPlan>& plans) {
     const auto escaped = [](std::string* out, const std::string& word) {
       absl::StrAppend(out, Quoted(word));
     };
+    if (plan.place.parent >= 0) {
+      absl::StrAppendFormat(&text, "  started by host %s, %d connections of ssh from here\n",
+                            plans[static_cast<size_t>(plan.place.parent)].host, plan.place.hops);
+    }
     absl::StrAppend(&text, "  command: ", absl::StrJoin(plan.command, " ", quoted), "\n");
     absl::StrAppend(&text, "  sent on its stdin:\n    folder: ", Quoted(job.directory), "\n");
     absl::StrAppend(&text, "    program: ", Quoted(job.program), "\n");

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/job_env.h"
+#include "launcher/hosts/host_tree.h"
 #include "launcher/hosts/node_messages.h"
 #include "launcher/options.h"
 
@@ -16,6 +17,7 @@ struct HostPlan {
   std::string host;
   bool is_local = false;  // This host: no ssh.
   std::string switches;   // Its switches from the root down; "": not known.
+  TreePlace place;        // By node ranks.
   std::vector<std::string> command;
   JobMessage job;  // Without the token.
 };

@@ -34,6 +34,9 @@ bool IsNameLetter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
 }
 
+// Names of hosts that differ in the case of letters are one to the name service.
+std::string FoldedName(absl::string_view name) { return absl::AsciiStrToLower(name); }
+
 std::vector<int> SlotsUpTo(int count) {
   std::vector<int> slots(static_cast<size_t>(count));
   std::iota(slots.begin(), slots.end(), 0);
@@ -79,13 +82,13 @@ struct Choice {
   std::set<int> slots;  // Empty: all.
 };
 
-// Splits "NAME:SLOTS"; an IPv6 address with slots stands in brackets.
+// Splits "NAME:SLOTS"; an IPv6 address with slots stands in brackets. `known`: by folded names.
 absl::StatusOr<Choice> ParseChoice(absl::string_view flag, const std::string& text,
                                    const std::map<std::string, const Host*>& known) {
   Choice choice;
   const bool bracketed = text.size() > 1 && text.front() == '[';
   const size_t name_end = bracketed ? text.find(']') : text.find(':');
-  if (known.count(text) != 0 || name_end == std::string::npos) {
+  if (known.count(FoldedName(text)) != 0 || name_end == std::string::npos) {
     choice.host = text;
     return choice;
   }
@@ -110,18 +113,18 @@ absl::StatusOr<Choice> ParseChoice(absl::string_view flag, const std::string& te
   return choice;
 }
 
-// The slots that --include or --exclude names, by host.
+// The slots that --include or --exclude names, by folded names of hosts.
 absl::StatusOr<std::map<std::string, std::set<int>>> ParseFilter(absl::string_view flag,
                                                                  const std::string& text,
                                                                  const std::vector<Host>& hosts) {
   std::map<std::string, const Host*> known;
   for (const Host& host : hosts) {
-    known[host.name] = &host;
+    known[FoldedName(host.name)] = &host;
   }
   std::map<std::string, std::set<int>> named;
   for (const absl::string_view part : absl::StrSplit(text, '@')) {
     DT_ASSIGN_OR_RETURN(const Choice choice, ParseChoice(flag, std::string(part), known));
-    const auto host = known.find(choice.host);
+    const auto host = known.find(FoldedName(choice.host));
     if (host == known.end()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s names host \"%s\", which is not in the hostfile", flag,
@@ -135,7 +138,7 @@ absl::StatusOr<std::map<std::string, std::set<int>>> ParseFilter(absl::string_vi
                             choice.host, host->second->slots.back()));
       }
     }
-    named[choice.host].insert(choice.slots.begin(), choice.slots.end());
+    named[host->first].insert(choice.slots.begin(), choice.slots.end());
   }
   for (auto& [name, slots] : named) {
     if (slots.empty()) {  // Only the host was named, so all of its slots are meant.
@@ -149,7 +152,7 @@ std::vector<Host> Filtered(const std::vector<Host>& hosts,
                            const std::map<std::string, std::set<int>>& named, bool is_include) {
   std::vector<Host> left;
   for (const Host& host : hosts) {
-    const auto found = named.find(host.name);
+    const auto found = named.find(FoldedName(host.name));
     const std::set<int> slots = found == named.end() ? std::set<int>() : found->second;
     Host part{host.name, {}};
     std::copy_if(host.slots.begin(), host.slots.end(), std::back_inserter(part.slots),
@@ -203,8 +206,7 @@ absl::StatusOr<std::vector<Host>> ParseHostfile(absl::string_view text, absl::st
     }
     absl::StatusOr<Host> host = ParseLine(line);
     DT_RETURN_IF_ERROR(Annotate(host.status(), absl::StrCat(file, ":", number)));
-    // Upper and lower case are the same to the name service.
-    const auto [first, is_new] = line_of.emplace(absl::AsciiStrToLower(host->name), number);
+    const auto [first, is_new] = line_of.emplace(FoldedName(host->name), number);
     if (!is_new) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s:%d: host %s is listed in line %d already; give all of its slots there", file, number,

@@ -34,7 +34,8 @@ struct HostLimits {
   int slots_max = 0;      // The first N slots of each host.
 };
 
-// The hosts and slots that remain, in the order of `hosts`. Hosts without a slot are left out.
+// The hosts and slots that remain, in the order of `hosts`. Hosts without a slot are left out. The
+// letters of a name may be of either case, as for the name service.
 // InvalidArgument: an unknown host or slot, a text of another form, fewer hosts or slots than asked
 // for, none left, or limits that exclude each other.
 absl::StatusOr<std::vector<Host>> ChooseHosts(const std::vector<Host>& hosts,

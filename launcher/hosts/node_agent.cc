@@ -11,7 +11,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -23,6 +25,7 @@
 #include "base/system/resource_limits.h"
 #include "launcher/hosts/agent_relay.h"
 #include "launcher/hosts/frames.h"
+#include "launcher/hosts/host_relay.h"
 #include "launcher/hosts/node_messages.h"
 #include "launcher/launch.h"
 #include "launcher/options.h"
@@ -166,12 +169,30 @@ absl::StatusOr<int> StartNode(const LaunchOptions& options, const JobMessage& jo
   return AgentRelay({pid, stop_signal, signals, std::move(pipes), std::move(reader)}).Run();
 }
 
+// Starts other hosts for the starter, and this one's agent, until it has gone.
+absl::StatusOr<int> RunRelay(const std::string& directory, FrameReader reader) {
+  // ssh looks there for files that the user's options name. If there is no such folder, the agent
+  // of this host says so.
+  std::error_code ignored;
+  std::filesystem::current_path(directory, ignored);
+  DT_ASSIGN_OR_RETURN(SignalSource signals,
+                      SignalSource::Create({SIGTERM, SIGINT, SIGHUP, SIGQUIT}));
+  HelloMessage hello;
+  hello.version = OwnVersion();
+  DT_RETURN_IF_ERROR(WriteFrame(FrameKind::kHello, hello.Encode()));
+  HostRelay(signals, std::move(reader)).Run();
+  return kExitOk;
+}
+
 absl::StatusOr<int> RunAgent(const Environment& environment) {
   DT_RETURN_IF_ERROR(WriteFully(STDOUT_FILENO, kPreamble, sizeof(kPreamble) - 1));
   FrameReader reader{""};
   DT_ASSIGN_OR_RETURN(const std::optional<Frame> first, ReadFrame(reader));
   if (!first.has_value()) {
     return kExitTemporary;
+  }
+  if (first->kind == FrameKind::kRelay) {
+    return RunRelay(first->payload, std::move(reader));
   }
   HelloMessage hello;
   hello.version = OwnVersion();

@@ -4,6 +4,9 @@
 // It is two processes. The first talks to the starter: it passes stop signals on to the second and
 // its output back. The second is an ordinary `dtrain launch` of one node. When the starter or the
 // connection is lost, the second gets a stop signal, so that nothing is left running.
+//
+// A host that is to start others runs a third one before these, which does nothing else
+// (host_relay.h).
 #pragma once
 
 #include <string>

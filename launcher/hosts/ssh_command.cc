@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -84,8 +85,8 @@ absl::StatusOr<std::vector<std::string>> SplitWords(absl::string_view text) {
 
 bool IsThisHost(const std::string& host, absl::string_view own_name,
                 const std::vector<std::string>& own_addresses) {
-  return comm::IsLoopback(host) || host == own_name ||
-         host == own_name.substr(0, own_name.find('.')) ||
+  return comm::IsLoopback(absl::AsciiStrToLower(host)) || absl::EqualsIgnoreCase(host, own_name) ||
+         absl::EqualsIgnoreCase(host, own_name.substr(0, own_name.find('.'))) ||
          std::find(own_addresses.begin(), own_addresses.end(), host) != own_addresses.end();
 }
 

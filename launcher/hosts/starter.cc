@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,14 +27,18 @@
 #include "launcher/hosts/host_answers.h"
 #include "launcher/hosts/host_link.h"
 #include "launcher/hosts/host_plan.h"
+#include "launcher/hosts/host_routes.h"
 #include "launcher/ranks/rank_end.h"
 #include "launcher/ranks/signals.h"
 
 namespace dtrain::launcher {
 namespace {
 
-constexpr int kConnectingMax = 64;
+constexpr int kConnectingMax = 64;  // From one host.
 constexpr absl::Duration kHelloTime = absl::Minutes(1);
+// A host that is to start others answers within this, which is longer than ssh takes to connect, or
+// they are started in another way.
+constexpr absl::Duration kRelayTime = absl::Seconds(20);
 // After one host has failed the others end by themselves within seconds.
 constexpr absl::Duration kOthersTime = absl::Seconds(10);
 // For the hosts' answer to a second stop signal.
@@ -64,6 +70,7 @@ class Starter {
 
   void Step();
   absl::Status StartMore();
+  absl::Status StartHost(HostLink& link, int way);
   void Wait();
   void TakeSignals();
   void TakeEnds();
@@ -80,6 +87,9 @@ class Starter {
   void StopLate();
   void EndAll();
   int Count(State state) const;
+  bool NoneRuns() const {
+    return Count(State::kEnded) + Count(State::kWaiting) == static_cast<int>(links_.size());
+  }
   static bool Passed(const std::optional<Deadline>& deadline) {
     return deadline.has_value() && deadline->Expired();
   }
@@ -91,6 +101,7 @@ class Starter {
   const std::string token_;
   SignalSource& signals_;
   const bool is_elastic_;
+  HostRoutes routes_;            // Before links_, whose processes it may run.
   std::vector<HostLink> links_;  // By node rank.
   std::vector<HostEnd> ends_;
   std::vector<std::optional<Deadline>> retries_;  // When a lost host is tried again.
@@ -112,7 +123,8 @@ Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, cons
     : options_(options),
       token_(reinterpret_cast<const char*>(key.secret_bytes().data()), key.secret_bytes().size()),
       signals_(signals),
-      is_elastic_(options.nodes_min < options.nodes) {
+      is_elastic_(options.nodes_min < options.nodes),
+      routes_(plans, std::min(kRelayTime, options.join_timeout / 3)) {
   for (HostPlan& plan : plans) {
     links_.emplace_back(std::move(plan));
   }
@@ -137,8 +149,7 @@ absl::StatusOr<int> Starter::Run() {
   if (status.ok()) {
     status = MeetFirst();
   }
-  while (status.ok() && Count(State::kEnded) < static_cast<int>(links_.size()) &&
-         !Passed(give_up_)) {
+  while (status.ok() && !NoneRuns() && !Passed(give_up_)) {
     Step();
     MeetOthers();
     TakeBack();
@@ -156,6 +167,7 @@ absl::StatusOr<int> Starter::Run() {
 void Starter::Step() {
   Wait();
   TakeSignals();
+  routes_.Move(console_);
   for (HostLink& link : links_) {
     link.Move(console_);
   }
@@ -165,13 +177,27 @@ void Starter::Step() {
 }
 
 absl::Status Starter::StartMore() {
-  int connecting = Count(State::kGreeting);
+  DT_RETURN_IF_ERROR(routes_.Connect());
+  std::map<std::string, int> connecting;  // By the host whose ssh connects.
+  for (const HostLink& link : links_) {
+    connecting[link.from()] += link.state() == State::kGreeting ? 1 : 0;
+  }
   for (HostLink& link : links_) {
-    if (link.state() == State::kWaiting && connecting < kConnectingMax) {
-      DT_RETURN_IF_ERROR(link.Start(token_));
-      ++connecting;
+    if (link.state() != State::kWaiting) {
+      continue;
+    }
+    const std::optional<int> way = routes_.WayTo(link.plan());
+    if (way.has_value() && connecting[routes_.SshFrom(link.plan(), *way)] < kConnectingMax) {
+      DT_RETURN_IF_ERROR(StartHost(link, *way));
+      ++connecting[link.from()];
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Starter::StartHost(HostLink& link, int way) {
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<AgentProcess> process, routes_.Start(link.plan(), way));
+  link.Start(token_, std::move(process), routes_.SshFrom(link.plan(), way));
   return absl::OkStatus();
 }
 
@@ -181,10 +207,9 @@ void Starter::Wait() {
                                  {console_.out.empty() ? -1 : console_.out.fd(), POLLOUT, 0},
                                  {console_.err.empty() ? -1 : console_.err.fd(), POLLOUT, 0}};
   const bool has_room = console_.HasRoom();
+  routes_.AddTo(entries, has_room);
   for (const HostLink& link : links_) {
-    entries.push_back({has_room ? link.out_fd() : -1, POLLIN, 0});
-    entries.push_back({has_room ? link.err_fd() : -1, POLLIN, 0});
-    entries.push_back({link.full_fd(), POLLOUT, 0});
+    link.AddTo(entries, has_room);
   }
   poll(entries.data(), entries.size(), kTurnMs);
 }
@@ -266,12 +291,14 @@ void Starter::TakeBack() {
   if (!is_elastic_ || !others_met_ || received_ > 0 || others_end_.has_value()) {
     return;
   }
+  routes_.Connect().IgnoreError();  // Those behind are tried again, in another way.
   for (size_t node = 1; node < links_.size(); ++node) {
     HostLink& link = links_[node];
     if (Passed(retries_[node])) {
       retries_[node].reset();
       link = HostLink(HostPlan(link.plan()));
-      if (!link.Start(token_).ok()) {
+      const std::optional<int> way = routes_.WayTo(link.plan());
+      if (!way.has_value() || !StartHost(link, *way).ok()) {
         retries_[node] = Deadline::After(kRetryTime);
       }
     }
@@ -326,7 +353,8 @@ std::vector<HostAnswer> Starter::Answers() const {
     const HelloMessage& hello = link.hello();
     const bool can_start = hello.version == OwnVersion() && hello.error.empty();
     const bool is_silent = hello.version.empty() || (can_start && link.state() == State::kEnded);
-    answers.push_back({link.plan().host, link.plan().is_local, is_silent ? link.Why() : "", hello});
+    answers.push_back(
+        {link.plan().host, link.plan().is_local, is_silent ? link.Why() : "", hello, link.from()});
   }
   return answers;
 }
@@ -357,18 +385,19 @@ void Starter::LeaveOutSilent(std::vector<HostAnswer>& answers) {
     if (answer.silence.empty()) {
       heard.push_back(answer);
     } else {
-      silent.push_back(absl::StrFormat("%s (%s)", answer.host, Printable(answer.silence)));
+      silent.push_back(absl::StrFormat("%s (%s)", answer.host, Printable(WhySilent(answer))));
     }
   }
   if (silent.empty() || !answers.front().silence.empty() ||
       static_cast<int>(heard.size()) < options_.nodes_min) {
     return;
   }
-  Say(absl::StrFormat("%d of %d hosts do not answer, and the job starts without them: %s",
-                      silent.size(), answers.size(), absl::StrJoin(silent, ", ")));
+  Say(absl::StrFormat("%d of %d hosts do not answer, and the job starts without them: %s%s",
+                      silent.size(), answers.size(), absl::StrJoin(silent, ", "),
+                      FanoutHint(answers)));
   answers = std::move(heard);
   for (size_t node = 1; node < links_.size(); ++node) {
-    if (links_[node].state() == State::kEnded) {
+    if (links_[node].state() == State::kEnded || links_[node].state() == State::kWaiting) {
       retries_[node] = Deadline::After(kRetryTime);
     }
   }
@@ -398,21 +427,27 @@ void Starter::StopLate() {
   }
 }
 
-// Leaves no process of this host behind: agents without ranks end when they are hung up on.
+// Leaves no process of this host behind: agents without ranks end when they are hung up on, and
+// hosts that start others behind those.
 void Starter::EndAll() {
-  const auto left = [this] {
-    return Count(State::kEnded) + Count(State::kWaiting) < static_cast<int>(links_.size());
+  const auto await = [this](const auto& have_ended) {
+    const Deadline deadline = Deadline::After(kHangUpTime);
+    while (!have_ended() && !deadline.Expired()) {
+      Step();
+    }
   };
+  const auto hosts_have = [this] { return NoneRuns(); };
+  const auto routes_have = [this] { return routes_.AllEnded(); };
   HangUpAll();
-  for (const Deadline deadline = Deadline::After(kHangUpTime); left() && !deadline.Expired();) {
-    Step();
-  }
+  await(hosts_have);
   for (const HostLink& link : links_) {
     link.Kill();
   }
-  for (const Deadline deadline = Deadline::After(kHangUpTime); left() && !deadline.Expired();) {
-    Step();
-  }
+  await(hosts_have);
+  routes_.HangUp();
+  await(routes_have);
+  routes_.Kill();
+  await(routes_have);
   console_.out.Finish(kShowMs);
   console_.err.Finish(kShowMs);
 }

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
 
@@ -20,8 +22,9 @@ namespace {
 
 constexpr size_t kDatagramMax = 16 << 10;
 constexpr int kSliceMs = 100;
-// A client that says nothing does not keep the others waiting.
+// A client that says nothing, or reads nothing, does not keep the others waiting.
 constexpr absl::Duration kRequestTime = absl::Seconds(2);
+constexpr timeval kReplyTime = {.tv_sec = 2, .tv_usec = 0};
 
 absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -59,6 +62,16 @@ absl::StatusOr<std::string> Receive(int fd, Deadline deadline) {
     }
   }
   return absl::DeadlineExceededError("nothing came on the agent's control socket in time");
+}
+
+void SendInPieces(int fd, absl::string_view text) {
+  do {
+    const absl::string_view piece = text.substr(0, kDatagramMax);
+    if (send(fd, piece.data(), piece.size(), MSG_NOSIGNAL) < 0) {
+      return;  // It has hung up, or reads nothing.
+    }
+    text.remove_prefix(piece.size());
+  } while (!text.empty());
 }
 
 }  // namespace
@@ -104,10 +117,8 @@ void ControlServer::ServeOne(int client) {
   if (!request.ok() || request->empty()) {
     return;
   }
-  serve_({*request,
-          [client](const std::string& text) {
-            send(client, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-          },
+  setsockopt(client, SOL_SOCKET, SO_SNDTIMEO, &kReplyTime, sizeof(kReplyTime));
+  serve_({*request, [client](const std::string& text) { SendInPieces(client, text); },
           [this, client] {
             pollfd entry{client, 0, 0};  // It has hung up, too.
             return stop_.load() || (poll(&entry, 1, 0) > 0 && (entry.revents & POLLHUP) != 0);
@@ -129,6 +140,17 @@ absl::StatusOr<ControlClient> ControlClient::Ask(const std::string& path,
 absl::StatusOr<std::optional<std::string>> ControlClient::Next(Deadline deadline) {
   DT_ASSIGN_OR_RETURN(std::string text, Receive(fd_.get(), deadline));
   return text.empty() ? std::nullopt : std::optional(std::move(text));
+}
+
+absl::StatusOr<std::string> ControlClient::Rest(Deadline deadline) {
+  std::string all;
+  while (true) {
+    DT_ASSIGN_OR_RETURN(const std::optional<std::string> text, Next(deadline));
+    if (!text.has_value()) {
+      return all;
+    }
+    absl::StrAppend(&all, *text);
+  }
 }
 
 }  // namespace dtrain::launcher

@@ -1,5 +1,6 @@
-// The socket by which `dtrain drain` talks to an agent of an elastic job, also while the agent has
-// no ranks. A request gets one or more replies; each is one datagram.
+// The sockets by which commands of this host talk to an agent, also while it has no ranks: `dtrain
+// drain` in an elastic job, and `dtrain status` in a job of several nodes. A request gets one or
+// more replies; each is one datagram, or several if it is long.
 //
 // Only processes of this user are served, one at a time. Thread-safe.
 #pragma once
@@ -17,8 +18,12 @@
 
 namespace dtrain::launcher {
 
-// The name of the socket in the agent's folder.
+// The name of the socket for `dtrain drain` in the agent's folder.
 inline constexpr char kControlSocket[] = "control";
+// The name of the one that tells of all nodes. They are two, because a drain may take minutes.
+inline constexpr char kNodesSocket[] = "nodes";
+// The request there. The answer is JobNodes (job_status.h).
+inline constexpr char kNodesQuestion[] = "nodes";
 
 // A request that is being served.
 struct ControlCall {
@@ -51,6 +56,8 @@ class ControlClient {
   static absl::StatusOr<ControlClient> Ask(const std::string& path, const std::string& request);
   // The next reply; nothing when the agent has no more to say. DeadlineExceeded: none came in time.
   absl::StatusOr<std::optional<std::string>> Next(Deadline deadline);
+  // All further replies in one, when the agent has no more to say.
+  absl::StatusOr<std::string> Rest(Deadline deadline);
 
  private:
   explicit ControlClient(UniqueFd fd) : fd_(std::move(fd)) {}

@@ -1,5 +1,5 @@
 // `dtrain ps`, `dtrain status`, `dtrain stop` and `dtrain drain`. They work on any host of a job,
-// by the agent there.
+// by the agent there, which asks the others or tells them.
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -17,22 +17,15 @@
 #include "base/console/progress_line.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "base/text/text.h"
 #include "launcher/commands/commands.h"
 #include "launcher/jobs/control_socket.h"
 #include "launcher/jobs/job_registry.h"
-#include "launcher/ranks/agent_socket.h"
+#include "launcher/jobs/job_status.h"
+#include "launcher/jobs/job_view.h"
 
 namespace dtrain::launcher {
 namespace {
-
-constexpr absl::Duration kAnswerTime = absl::Seconds(2);
-// A rank that has said nothing for so long may hang.
-constexpr double kSilentSeconds = 60;
-
-absl::StatusOr<Json> StatusOf(const JobFacts& job) {
-  DT_ASSIGN_OR_RETURN(const std::string text, AskAgent(job.socket, Deadline::After(kAnswerTime)));
-  return ParseJson(text, "the agent's answer");
-}
 
 // The highest step of its ranks; -1: none has said one.
 int64_t StepOf(const Json& status) {
@@ -65,7 +58,7 @@ absl::StatusOr<JobFacts> FindJob(const std::string& run_dir, const Environment& 
   if (run_dir.empty() && !jobs.empty() &&
       std::all_of(jobs.begin(), jobs.end(),
                   [&](const JobFacts& job) { return job.run_dir == jobs.front().run_dir; })) {
-    return jobs.front();
+    return *JobIn(jobs.front().run_dir, jobs);
   }
   if (const JobFacts* const job = run_dir.empty() ? nullptr : JobIn(run_dir, jobs)) {
     return *job;
@@ -81,19 +74,20 @@ absl::StatusOr<JobFacts> FindJob(const std::string& run_dir, const Environment& 
                       : absl::StrFormat("no job runs in %s; %s", run_dir, running));
 }
 
-void PrintRanks(const Json& status) {
-  std::printf("%6s %10s  %-10s %s\n", "rank", "step", "phase", "last word");
-  for (const Json& rank : status["ranks"]) {
-    const bool alive = rank["alive"];
-    const int64_t step = rank["step"];
-    const double age = rank.value("beat_age_s", -1.0);
-    std::string word = age < 0 ? "none yet" : absl::StrCat(FormatAge(age), " ago");
-    if (age > kSilentSeconds && alive) {
-      absl::StrAppend(&word, "; does it hang? See its log");
-    }
-    std::printf("%6d %10s  %-10s %s\n", rank["rank"].get<int>(),
-                step < 0 ? "-" : WithThousands(step).c_str(),
-                alive ? rank["phase"].get<std::string>().c_str() : "has ended", word.c_str());
+void PrintStatus(const JobFacts& job, const Json& status) {
+  const std::string ranks = status.contains("node_states")
+                                ? CountNodes(status)
+                                : absl::StrFormat("%d of %d ranks on this host", job.ranks,
+                                                  status["world_size"].get<int>());
+  const int attempt = status["attempt"];
+  const std::string attempt_text =
+      attempt < 0 ? "no attempt runs" : absl::StrCat("attempt ", attempt);
+  std::printf("%s: %s for %s, %s, %s\n", job.run_dir.c_str(),
+              status["phase"].get<std::string>().c_str(), UpTime(job).c_str(), attempt_text.c_str(),
+              ranks.c_str());
+  std::fputs(StatusTable(status).c_str(), stdout);
+  if (const std::string note = status.value("note", ""); !note.empty()) {
+    std::printf("%s\n", Printable(note).c_str());
   }
 }
 
@@ -172,7 +166,7 @@ int PsCommand(const std::vector<std::string>& arguments, const Environment& envi
                 "run directory");
   }
   for (const JobFacts& job : *jobs) {
-    const absl::StatusOr<Json> status = StatusOf(job);
+    const absl::StatusOr<Json> status = AskOwnNode(job);
     const int64_t step = status.ok() ? StepOf(*status) : -1;
     if (given.json) {
       rows.push_back(FactsOf(job));
@@ -192,8 +186,11 @@ int PsCommand(const std::vector<std::string>& arguments, const Environment& envi
 }
 
 int StatusCommand(const std::vector<std::string>& arguments, const Environment& environment) {
-  CLI::App app("Shows a running job: what each of its ranks on this host does, and since when.",
-               "dtrain status");
+  CLI::App app(
+      "Shows a running job: what each of its ranks on all nodes does, and when it last said so; "
+      "with --nnodes MIN:MAX also the nodes that have no ranks. Works on each host of the job. A "
+      "node that does not answer within a second is shown as such.",
+      "dtrain status");
   JobArguments given;
   given.AddRunDir(app);
   given.AddJson(app);
@@ -202,7 +199,7 @@ int StatusCommand(const std::vector<std::string>& arguments, const Environment& 
     return *code;
   }
   const absl::StatusOr<JobFacts> job = FindJob(given.run_dir, environment);
-  const absl::StatusOr<Json> status = job.ok() ? StatusOf(*job) : job.status();
+  const absl::StatusOr<Json> status = job.ok() ? AskJob(*job) : job.status();
   if (!status.ok()) {
     return EndOf("dtrain status", status.status());
   }
@@ -212,10 +209,7 @@ int StatusCommand(const std::vector<std::string>& arguments, const Environment& 
     std::printf("%s\n", DumpJson(all).c_str());
     return kExitOk;
   }
-  std::printf("%s: %s for %s, attempt %d, %d of %d ranks on this host\n", job->run_dir.c_str(),
-              (*status)["phase"].get<std::string>().c_str(), UpTime(*job).c_str(),
-              (*status)["attempt"].get<int>(), job->ranks, (*status)["world_size"].get<int>());
-  PrintRanks(*status);
+  PrintStatus(*job, *status);
   return kExitOk;
 }
 
@@ -246,7 +240,7 @@ int StopCommand(const std::vector<std::string>& arguments, const Environment& en
   for (bool told = false; ProcessStart(job->pid) == job->process_start;) {
     Clock::Real().Sleep(kLook);
     if (now && !told) {  // The second signal kills. It must not melt into the first.
-      const absl::StatusOr<Json> answer = StatusOf(*job);
+      const absl::StatusOr<Json> answer = AskOwnNode(*job);
       told = !answer.ok() || (*answer)["phase"] != "running";
       if (told) {
         Signal(*job, signal).IgnoreError();

@@ -34,17 +34,12 @@ absl::Status CheckFolder(const std::string& folder) {
 }
 
 Json ToJson(const JobFacts& facts) {
-  return {{"pid", facts.pid},
-          {"process_start", facts.process_start},
-          {"run_dir", facts.run_dir},
-          {"run_id", facts.run_id},
-          {"program", facts.program},
-          {"socket", facts.socket},
-          {"control", facts.control},
-          {"nodes", facts.nodes},
-          {"node_rank", facts.node_rank},
-          {"ranks", facts.ranks},
-          {"started_at", facts.started_at}};
+  return {{"pid", facts.pid},         {"process_start", facts.process_start},
+          {"run_dir", facts.run_dir}, {"run_id", facts.run_id},
+          {"program", facts.program}, {"socket", facts.socket},
+          {"control", facts.control}, {"nodes_socket", facts.nodes_socket},
+          {"nodes", facts.nodes},     {"node_rank", facts.node_rank},
+          {"ranks", facts.ranks},     {"started_at", facts.started_at}};
 }
 
 absl::StatusOr<JobFacts> FromJson(const Json& json) {
@@ -57,6 +52,7 @@ absl::StatusOr<JobFacts> FromJson(const Json& json) {
     facts.program = json.at("program");
     facts.socket = json.at("socket");
     facts.control = json.value("control", "");
+    facts.nodes_socket = json.value("nodes_socket", "");
     facts.nodes = json.at("nodes");
     facts.node_rank = json.at("node_rank");
     facts.ranks = json.at("ranks");
@@ -142,10 +138,14 @@ absl::StatusOr<std::vector<JobFacts>> RunningJobs(const std::string& folder) {
 const JobFacts* JobIn(const std::string& run_dir, absl::Span<const JobFacts> jobs) {
   std::error_code none;
   const auto wanted = std::filesystem::weakly_canonical(run_dir, none);
-  const auto found = std::find_if(jobs.begin(), jobs.end(), [&](const JobFacts& job) {
-    return std::filesystem::weakly_canonical(job.run_dir, none) == wanted;
-  });
-  return found == jobs.end() ? nullptr : &*found;
+  const JobFacts* found = nullptr;
+  for (const JobFacts& job : jobs) {
+    const bool is_there = std::filesystem::weakly_canonical(job.run_dir, none) == wanted;
+    if (is_there && (found == nullptr || job.node_rank < found->node_rank)) {
+      found = &job;
+    }
+  }
+  return found;
 }
 
 }  // namespace dtrain::launcher

@@ -21,8 +21,9 @@ struct JobFacts {
   std::string run_dir;        // Absolute.
   std::string run_id;
   std::string program;
-  std::string socket;   // The agent's, which answers AskAgent.
-  std::string control;  // An elastic job's socket, for ControlClient; "": it is not elastic.
+  std::string socket;        // The agent's, which answers AskAgent.
+  std::string control;       // An elastic job's socket, for ControlClient; "": it is not elastic.
+  std::string nodes_socket;  // Tells ControlClient of all nodes; "": the job has one.
   int nodes = 1;
   int node_rank = 0;
   int ranks = 0;          // Those on this node.
@@ -53,7 +54,8 @@ class JobEntry {
 // The jobs whose agents live, the oldest first. Removes the files of others.
 absl::StatusOr<std::vector<JobFacts>> RunningJobs(const std::string& folder);
 
-// The one of `jobs` that runs in this directory, however it is written; null: none does.
+// The one of `jobs` that runs in this directory, however it is written, and of several nodes of it
+// the first; null: none does.
 const JobFacts* JobIn(const std::string& run_dir, absl::Span<const JobFacts> jobs);
 
 // The start of the process `pid`; 0: there is none.

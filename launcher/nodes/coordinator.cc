@@ -1,5 +1,6 @@
 #include "launcher/nodes/coordinator.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
+#include "launcher/hosts/node_messages.h"
+#include "launcher/nodes/ask_store.h"
 #include "launcher/nodes/awake_time.h"
 #include "launcher/nodes/node_zero.h"
 #include "launcher/nodes/peers.h"
@@ -18,6 +21,8 @@ constexpr absl::Duration kWaitForMessage = absl::Milliseconds(50);
 // The limits of the job are about agents: time in which the coordinator did not run, and read
 // nothing of what they sent, does not count against them.
 constexpr absl::Duration kLookMax = absl::Milliseconds(200);
+// The list of nodes, which people read, is written at most so often.
+constexpr absl::Duration kTellNodes = absl::Milliseconds(200);
 constexpr int kMessagesMax = 1 << 16;  // One look reads no more. An agent posts a few.
 
 }  // namespace
@@ -40,6 +45,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(const Coordinato
   }
   coordinator->server_ = *std::move(server);
   DT_ASSIGN_OR_RETURN(coordinator->store_, coordinator->Connect());
+  DT_RETURN_IF_ERROR(
+      coordinator->store_->Set(kLobbyVersionKey, OwnVersion(), Deadline::After(kStoreCallTimeout)));
   // Agents compare terms of one host's clock, in microseconds.
   DT_RETURN_IF_ERROR(coordinator->store_->Set(
       kLobbyTermKey, absl::StrCat(absl::ToUnixMicros(options.clock.WallTime())),
@@ -98,6 +105,18 @@ void Coordinator::Run() {
       GiveUp(status);
       return;
     }
+    TellNodes(now);
+  }
+}
+
+// A large job is not written anew for each node that joins. A failure shows at the next order too.
+void Coordinator::TellNodes(int64_t now_nanos) {
+  if (told_nanos_ != 0 && now_nanos - told_nanos_ < absl::ToInt64Nanoseconds(kTellNodes)) {
+    return;
+  }
+  if (const std::optional<LobbyNodes> nodes = state_.TakeNodes()) {
+    told_nanos_ = now_nanos;
+    store_->Set(kLobbyNodesKey, nodes->Encode(), Deadline::After(kStoreCallTimeout)).IgnoreError();
   }
 }
 
@@ -125,7 +144,8 @@ absl::Status Coordinator::ReadMessage(int64_t& next, std::vector<LobbyMessage>& 
   }
   DT_RETURN_IF_ERROR(text.status());
   // Its text may name each node of the job, and at a change of coordinators each node sends one.
-  DT_RETURN_IF_ERROR(store_->Delete(key, Deadline::After(kStoreCallTimeout)).status());
+  DT_RETURN_IF_ERROR(
+      AskStore([this, &key](Deadline deadline) { return store_->Delete(key, deadline); }).status());
   ++next;
   absl::StatusOr<LobbyMessage> message = LobbyMessage::Parse(*text);
   if (message.ok()) {
@@ -140,8 +160,9 @@ absl::Status Coordinator::ReadMessage(int64_t& next, std::vector<LobbyMessage>& 
 absl::Status Coordinator::ReadRest(int64_t& next, std::vector<LobbyMessage>& messages) {
   for (int read = 0; read < kMessagesMax; ++read) {
     const std::vector<std::string> key = {comm::ListItemKey(kLobbyInbox, next)};
-    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there,
-                        store_->Check(key, Deadline::After(kStoreCallTimeout)));
+    DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there, AskStore([this, &key](Deadline deadline) {
+                          return store_->Check(key, deadline);
+                        }));
     if (!is_there.front()) {
       break;
     }
@@ -174,9 +195,15 @@ absl::Status Coordinator::Publish() {
 }
 
 absl::Status Coordinator::SendBy(comm::StoreClient& store, const LobbyOrder& order) {
-  const Deadline deadline = Deadline::After(kStoreCallTimeout);
-  DT_RETURN_IF_ERROR(store.Set(LobbyOrderKey(next_order_++), order.Encode(), deadline));
-  return store.Add("lobby/orders", 1, deadline).status();
+  const int64_t number = next_order_++;
+  const std::string text = order.Encode();
+  DT_RETURN_IF_ERROR(AskStore([&store, &text, number](Deadline deadline) {
+    return store.Set(LobbyOrderKey(number), text, deadline);
+  }));
+  // How many there are. It is set and not counted up, so that the call may be made twice.
+  return AskStore([&store, number](Deadline deadline) {
+    return store.Set("lobby/orders", absl::StrCat(number), deadline);
+  });
 }
 
 }  // namespace dtrain::launcher

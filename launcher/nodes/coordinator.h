@@ -57,6 +57,7 @@ class Coordinator {
   void NoteConnections(LobbyNews& news);
   void AwaitOwnEnd() const;
   absl::Status Publish();
+  void TellNodes(int64_t now_nanos);
   absl::Status Send(const LobbyOrder& order) { return SendBy(*store_, order); }
   absl::Status SendBy(comm::StoreClient& store, const LobbyOrder& order);
 
@@ -69,6 +70,7 @@ class Coordinator {
   // Used by the thread alone.
   CoordinatorState state_;
   int64_t next_order_ = 1;
+  int64_t told_nanos_ = 0;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -35,6 +36,7 @@ std::vector<std::string> CoordinatorState::OfNode(int number,
 }
 
 void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
+  nodes_changed_ = true;
   const int id = message.kind == LobbyMessage::Kind::kJoin ? next_id_++ : IdOf(message.from);
   const bool needs_agent =
       message.kind == LobbyMessage::Kind::kReport || message.kind == LobbyMessage::Kind::kLeave;
@@ -55,6 +57,7 @@ void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
       job_.Report(id, message.report, now_nanos);
       return;
     case LobbyMessage::Kind::kLeave:
+      gone_[nodes_.at(id).number] = {.node = nodes_.at(id), .state = "left", .why = "by a signal"};
       job_.Leave(id, now_nanos);
       return;
     case LobbyMessage::Kind::kStop:
@@ -74,7 +77,7 @@ void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
   for (const auto& [id, agent] : agents_) {
     const ElasticNode& node = nodes_.at(id);
     known.push_back(node.Name());
-    if (is_number ? node.number == number : node.host == message.target) {
+    if (is_number ? node.number == number : absl::EqualsIgnoreCase(node.host, message.target)) {
       found.push_back(id);
     }
   }
@@ -115,7 +118,11 @@ void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
   if (!names.empty()) {
     orders_.push_back({.kind = LobbyOrder::Kind::kDismiss, .names = names, .code = kExitTemporary});
   }
+  nodes_changed_ = nodes_changed_ || !names.empty();
   for (const auto& [id, why] : lost) {
+    if (job_.HasNode(id)) {  // Otherwise it has left before.
+      gone_[nodes_.at(id).number] = {.node = nodes_.at(id), .state = "lost", .why = why};
+    }
     job_.Lose(id, why, now_nanos);
     agents_.erase(id);
     nodes_.erase(id);
@@ -156,8 +163,42 @@ int CoordinatorState::IdOf(const std::string& name) const {
 
 void CoordinatorState::CollectOrders() {
   for (const ElasticAction& action : job_.TakeActions()) {
+    nodes_changed_ = true;
     orders_.push_back(OrderOf(action));
+    NoteDismissal(orders_.back());
   }
+}
+
+void CoordinatorState::NoteDismissal(const LobbyOrder& order) {
+  if (order.kind != LobbyOrder::Kind::kDismiss || order.nodes.empty()) {
+    return;
+  }
+  const ElasticNode& node = order.nodes.front();
+  gone_[node.number] = {
+      .node = node, .state = order.code == kExitTemporary ? "lost" : "left", .why = order.text};
+}
+
+std::optional<LobbyNodes> CoordinatorState::TakeNodes() {
+  if (!std::exchange(nodes_changed_, false)) {
+    return std::nullopt;
+  }
+  LobbyNodes nodes{.attempt = job_.world().empty() ? -1 : job_.attempt()};
+  std::set<int> numbers;
+  for (const ElasticJob::Standing& standing : job_.Standings()) {
+    numbers.insert(standing.node.number);
+    nodes.rows.push_back({.node = standing.node,
+                          .place = standing.place,
+                          .state = standing.is_leaving   ? "leaving"
+                                   : standing.place >= 0 ? "trains"
+                                   : nodes.attempt >= 0  ? "spare"
+                                                         : "waiting"});
+  }
+  for (const auto& [number, row] : gone_) {
+    if (numbers.count(number) == 0) {  // It has not come back.
+      nodes.rows.push_back(row);
+    }
+  }
+  return nodes;
 }
 
 std::vector<LobbyOrder> CoordinatorState::TakeOrders() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -44,6 +45,9 @@ class CoordinatorState {
   void Tick(int64_t now_nanos) { job_.Tick(now_nanos); }
   // Gives each order once, in order.
   std::vector<LobbyOrder> TakeOrders();
+  // The nodes of the job, and those that it has lost or let go; nothing if nothing has changed
+  // since the last call.
+  std::optional<LobbyNodes> TakeNodes();
 
  private:
   struct Agent {
@@ -56,6 +60,7 @@ class CoordinatorState {
   // Names in orders are those of the agents when the job decided.
   void CollectOrders();
   int IdOf(const std::string& name) const;
+  void NoteDismissal(const LobbyOrder& order);
 
   const absl::Duration silence_;
   ElasticJob job_;
@@ -63,6 +68,8 @@ class CoordinatorState {
   std::map<int, ElasticNode> nodes_;  // By id.
   int next_id_ = 0;
   std::vector<LobbyOrder> orders_;
+  std::map<int, LobbyNodes::Row> gone_;  // The last end of a node's agent, by the node's number.
+  bool nodes_changed_ = false;
 };
 
 }  // namespace dtrain::launcher

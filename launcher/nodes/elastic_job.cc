@@ -10,6 +10,9 @@
 namespace dtrain::launcher {
 namespace {
 
+// How often a job asks whether it could grow with the spares that it has.
+constexpr absl::Duration kGrowAgain = absl::Seconds(1);
+
 int64_t Later(int64_t now, absl::Duration time) { return now + absl::ToInt64Nanoseconds(time); }
 
 int CodeOfStop(int signal) { return signal == SIGINT ? kExitInterrupted : kExitTerminated; }
@@ -27,6 +30,23 @@ ElasticJob::ElasticJob(const ElasticOptions& options, int64_t now_nanos)
 std::vector<int> ElasticJob::world() const {
   return phase_ == Phase::kRunning || phase_ == Phase::kEnding ? attempt_.world
                                                                : std::vector<int>();
+}
+
+std::vector<ElasticJob::Standing> ElasticJob::Standings() const {
+  std::vector<Standing> standings;
+  const std::vector<int> ids = world();
+  for (size_t place = 0; place < ids.size(); ++place) {
+    const auto member = members_.find(ids[place]);
+    if (member != members_.end()) {  // Otherwise it has left behind its report.
+      standings.push_back({member->second.node, static_cast<int>(place), member->second.leaving});
+    }
+  }
+  for (const auto& [id, member] : members_) {
+    if (std::count(ids.begin(), ids.end(), id) == 0) {
+      standings.push_back({member.node, -1, member.leaving});
+    }
+  }
+  return standings;
 }
 
 ElasticJob::Member* ElasticJob::InWorld(int id) {
@@ -170,7 +190,8 @@ absl::Status ElasticJob::Drain(int id, int64_t now_nanos) {
 
 void ElasticJob::Report(int id, const NodeReport& report, int64_t now_nanos) {
   Member* const member = InWorld(id);
-  if (member == nullptr || report.attempt != attempt_.number || member->report.has_value()) {
+  if (member == nullptr || report.attempt != attempt_.number || member->report.has_value() ||
+      LeaveOut(id, report, now_nanos)) {
     return;
   }
   member->report = report;
@@ -287,8 +308,9 @@ void ElasticJob::GiveUpGathering() {
 // while.
 void ElasticJob::TryGrow(int64_t now) {
   const bool has_spare = members_.size() > attempt_.world.size();
+  const bool is_full = static_cast<int>(attempt_.world.size()) >= options_.nodes_max;
   const bool is_ending = attempt_.reports_until != kNever;
-  if (!has_spare || is_ending || now < grow_at_ || adoption_.until != kNever) {
+  if (!has_spare || is_full || is_ending || now < grow_at_ || adoption_.until != kNever) {
     return;
   }
   const WorldChoice choice = Choose(Preferred());
@@ -298,6 +320,8 @@ void ElasticJob::TryGrow(int64_t now) {
         /*save=*/true,
         absl::StrFormat("the job grows from %d to %d nodes", attempt_.world.size(), choice.nodes),
         now);
+  } else {  // The batch does not divide. The loss of a spare may change that.
+    grow_at_ = Later(now, kGrowAgain);
   }
 }
 

@@ -66,6 +66,7 @@ struct NodeReport {
   int stop_signal = 0;
   bool stopped_here = false;  // The signal came to this node's agent and not to another's.
   int64_t durable_step = -1;  // Node 0's count.
+  bool cannot_start = false;  // The node itself has no place for ranks, and none of it has run.
 };
 
 // The counts that decide about restarts. Agents keep them for a coordinator that is started again.
@@ -129,6 +130,16 @@ class ElasticJob {
 
   // The nodes of the attempt that runs or is being ended, by node rank; none between attempts.
   std::vector<int> world() const;
+  int attempt() const { return attempt_.number; }  // The present or the last one.
+  bool HasNode(int id) const { return members_.count(id) > 0; }
+
+  struct Standing {
+    ElasticNode node;
+    int place = -1;  // In world(); -1: it is not in it.
+    bool is_leaving = false;
+  };
+  // Of all nodes that the job has: those of the world by their places, then the others.
+  std::vector<Standing> Standings() const;
   bool has_ended() const { return phase_ == Phase::kEnded; }
 
  private:
@@ -187,6 +198,7 @@ class ElasticJob {
   void ParkSpares();
   void DismissLeavers();
   void End(int code, const std::string& why);
+  bool LeaveOut(int id, const NodeReport& report, int64_t now);
   Member* InWorld(int id);
 
   const ElasticOptions options_;

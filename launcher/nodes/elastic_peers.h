@@ -30,6 +30,9 @@ class ElasticPeers final : public Peers {
   int nodes() const override { return peers_->nodes(); }
   void Share(std::string summary) override { peers_->Share(std::move(summary)); }
   std::vector<std::pair<int, std::string>> TakeShared() override { return peers_->TakeShared(); }
+  void Answer(const Order& question, const std::string& text) override {
+    peers_->Answer(question, text);
+  }
 
  private:
   ElasticPeers(std::unique_ptr<StorePeers> peers, LobbyAgent& lobby, int attempt,

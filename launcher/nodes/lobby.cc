@@ -4,19 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
+#include "launcher/nodes/ask_store.h"
 #include "launcher/nodes/node_zero.h"
 #include "launcher/nodes/peers.h"
 
@@ -26,20 +25,11 @@ namespace {
 // The coordinator hears at least so often that an agent lives.
 constexpr absl::Duration kBeat = absl::Milliseconds(150);
 
-// A node that is started again has another name.
-absl::StatusOr<std::string> UniqueName(int number) {
-  std::array<uint8_t, 6> bytes{};
-  DT_RETURN_IF_ERROR(comm::RandomBytes(absl::MakeSpan(bytes)));
-  return absl::StrFormat("node %d #%s", number,
-                         absl::BytesToHexString(absl::string_view(
-                             reinterpret_cast<const char*>(bytes.data()), bytes.size())));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LobbyAgent>> LobbyAgent::Join(
     const LobbyJoin& join, const std::function<int()>& cancelled) {
-  DT_ASSIGN_OR_RETURN(const std::string name, UniqueName(join.node.number));
+  DT_ASSIGN_OR_RETURN(const std::string name, UniqueAgentName(join.node.number));
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) {
     return ErrnoStatus(errno, "eventfd");
@@ -95,6 +85,9 @@ absl::Status LobbyAgent::Connect(Deadline deadline, const std::function<int()>& 
   if (!absl::SimpleAtoi(text, &term)) {
     return absl::InvalidArgumentError(absl::StrCat("the coordinator's term is malformed: ", text));
   }
+  DT_ASSIGN_OR_RETURN(const std::string version,
+                      client->Get(kLobbyVersionKey, Deadline::After(kStoreCallTimeout)));
+  DT_RETURN_IF_ERROR(CheckVersion(version));
   const std::lock_guard lock(mutex_);
   if (term < std::max(term_, join_.memory.term)) {
     return absl::FailedPreconditionError(absl::StrFormat(
@@ -146,7 +139,8 @@ absl::Status LobbyAgent::Send(const LobbyMessage& message) {
 }
 
 absl::Status LobbyAgent::Tell(const std::string& key, const std::string& value) {
-  return store()->Set(key, value, Deadline::After(kStoreCallTimeout));
+  return AskStore(
+      [this, &key, &value](Deadline deadline) { return store()->Set(key, value, deadline); });
 }
 
 absl::StatusOr<std::string> LobbyAgent::Ask(const std::string& key, Deadline deadline) {

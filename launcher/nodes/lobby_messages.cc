@@ -1,6 +1,7 @@
 #include "launcher/nodes/lobby_messages.h"
 
 #include <array>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
@@ -43,7 +44,8 @@ Json ToJson(const NodeReport& report) {
           {"cause", report.cause.has_value() ? EncodeEnd(*report.cause) : ""},
           {"stop_signal", report.stop_signal},
           {"stopped_here", report.stopped_here},
-          {"durable_step", report.durable_step}};
+          {"durable_step", report.durable_step},
+          {"cannot_start", report.cannot_start}};
 }
 
 absl::StatusOr<NodeReport> ReportOf(const Json& json) {
@@ -52,7 +54,8 @@ absl::StatusOr<NodeReport> ReportOf(const Json& json) {
                     .cause = {},
                     .stop_signal = json.at("stop_signal"),
                     .stopped_here = json.at("stopped_here"),
-                    .durable_step = json.at("durable_step")};
+                    .durable_step = json.at("durable_step"),
+                    .cannot_start = json.at("cannot_start")};
   if (const std::string cause = json.at("cause"); !cause.empty()) {
     DT_ASSIGN_OR_RETURN(report.cause, DecodeEnd(cause));
   }
@@ -172,6 +175,32 @@ absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
     order.text = json.at("text");
     order.failures = FailuresOf(json.at("failures"));
     return order;
+  } catch (const Json::exception& error) {
+    return Malformed(kWhat, error.what());
+  }
+}
+
+std::string LobbyNodes::Encode() const {
+  Json list = Json::array();
+  for (const Row& row : rows) {
+    list.push_back(
+        {{"node", ToJson(row.node)}, {"place", row.place}, {"state", row.state}, {"why", row.why}});
+  }
+  return DumpJson(Json{{"attempt", attempt}, {"nodes", std::move(list)}});
+}
+
+absl::StatusOr<LobbyNodes> LobbyNodes::Parse(absl::string_view text) {
+  constexpr char kWhat[] = "the coordinator's list of nodes";
+  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, kWhat));
+  try {
+    LobbyNodes nodes{.attempt = json.at("attempt")};
+    for (const Json& row : json.at("nodes")) {
+      nodes.rows.push_back({.node = NodeOf(row.at("node")),
+                            .place = row.at("place"),
+                            .state = row.at("state"),
+                            .why = row.at("why")});
+    }
+    return nodes;
   } catch (const Json::exception& error) {
     return Malformed(kWhat, error.what());
   }

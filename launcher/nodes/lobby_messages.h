@@ -49,9 +49,28 @@ struct LobbyOrder {
   static absl::StatusOr<LobbyOrder> Parse(absl::string_view text);
 };
 
+// The nodes of the job as its coordinator has them, for `dtrain status`.
+struct LobbyNodes {
+  struct Row {
+    ElasticNode node;
+    int place = -1;     // Its node rank in the attempt; -1: it has no ranks there.
+    std::string state;  // "trains", "leaving", "spare", "waiting", "lost" or "left".
+    std::string why = {};
+  };
+  int attempt = -1;            // -1: none runs.
+  std::vector<Row> rows = {};  // Those of the attempt first, by their places.
+
+  std::string Encode() const;
+  static absl::StatusOr<LobbyNodes> Parse(absl::string_view text);
+};
+
 inline constexpr char kLobbyInbox[] = "lobby/in";  // A list (comm/net/store.h).
 std::string LobbyOrderKey(int64_t number);
 inline constexpr char kLobbyTermKey[] = "lobby/term";
+// The coordinator writes its LobbyNodes there when they change.
+inline constexpr char kLobbyNodesKey[] = "lobby/nodes";
+// The version of the coordinator's dtrain. It is there before the term.
+inline constexpr char kLobbyVersionKey[] = "lobby/version";
 
 // An agent's memory of a coordinator, which it tells the next one.
 struct LobbyMemory {

@@ -29,7 +29,7 @@ constexpr absl::Duration kPairTime = absl::Seconds(20);
 constexpr absl::Duration kMeasureTime = absl::Minutes(5);
 constexpr double kNoLatency = -1;
 
-std::string HostKey(int rank) { return absl::StrCat("measure/host/", rank); }
+std::string MeasuredHostKey(int rank) { return absl::StrCat("measure/host/", rank); }
 std::string RowKey(int rank) { return absl::StrCat("measure/row/", rank); }
 
 // Half of the median of the round trips, in microseconds, for the rank that begins.
@@ -63,13 +63,13 @@ struct Peer {
 absl::StatusOr<std::vector<Peer>> MeetHosts(const MeasuringHost& host, int port, comm::Store& store,
                                             Deadline deadline) {
   DT_RETURN_IF_ERROR(store.Set(
-      HostKey(host.rank),
+      MeasuredHostKey(host.rank),
       DumpJson(Json{{"name", host.name}, {"address", host.address}, {"port", port}}), deadline));
   std::vector<Peer> peers;
   std::map<std::string, int> ranks;  // By address.
   std::set<std::string> names;
   for (int rank = 0; rank < host.size; ++rank) {
-    DT_ASSIGN_OR_RETURN(const std::string text, store.Get(HostKey(rank), deadline));
+    DT_ASSIGN_OR_RETURN(const std::string text, store.Get(MeasuredHostKey(rank), deadline));
     DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "a host that measures"));
     peers.push_back({json.value("name", ""), {json.value("address", ""), json.value("port", 0)}});
     names.insert(peers.back().name);

@@ -1,14 +1,20 @@
 #include "launcher/nodes/node_zero.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
+#include <cstdint>
 #include <mutex>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/console/wait_notice.h"
+#include "base/status.h"
+#include "launcher/hosts/node_messages.h"
 #include "launcher/machine.h"
 
 namespace dtrain::launcher {
@@ -35,6 +41,22 @@ absl::Status CannotServe(const comm::Endpoint& endpoint, const absl::Status& why
 absl::Status StoppedWhileWaiting(int signal) {
   return signal == SIGINT ? absl::CancelledError("SIGINT while waiting for the other nodes")
                           : absl::AbortedError("stop signal while waiting for the other nodes");
+}
+
+absl::Status CheckVersion(const std::string& of_node_zero) {
+  return of_node_zero == OwnVersion()
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(
+                   absl::StrFormat("node 0 has dtrain %s, this node %s; install the same on both",
+                                   of_node_zero, OwnVersion()));
+}
+
+absl::StatusOr<std::string> UniqueAgentName(int number) {
+  std::array<uint8_t, 6> bytes{};
+  DT_RETURN_IF_ERROR(comm::RandomBytes(absl::MakeSpan(bytes)));
+  return absl::StrFormat("node %d #%s", number,
+                         absl::BytesToHexString(absl::string_view(
+                             reinterpret_cast<const char*>(bytes.data()), bytes.size())));
 }
 
 absl::StatusOr<std::unique_ptr<comm::StoreClient>> ConnectToNodeZero(

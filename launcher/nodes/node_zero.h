@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -44,6 +45,14 @@ auto InSlices(Deadline deadline, const std::function<int()>& cancelled, Attempt 
     }
   }
 }
+
+// FailedPrecondition unless `of_node_zero`, the version of node 0's dtrain, is that of this one:
+// what they tell each other may differ.
+absl::Status CheckVersion(const std::string& of_node_zero);
+
+// A name for a connection of the agent of node `number`, which no other agent has: one that is
+// started again has another name.
+absl::StatusOr<std::string> UniqueAgentName(int number);
 
 // Connects as the agent `hello` to a store that may start later, or is still another's.
 // PermissionDenied: another token. The log says from time to time what is waited for. One try takes

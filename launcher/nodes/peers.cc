@@ -8,14 +8,18 @@
 
 namespace dtrain::launcher {
 namespace {
-constexpr std::array<const char*, 3> kKindNames = {"stop", "fail", "ended"};
+constexpr std::array<const char*, 4> kKindNames = {"stop", "fail", "ended", "ask"};
 }  // namespace
 
 std::string Order::Encode() const {
-  return DumpJson(Json{{"kind", kKindNames.at(static_cast<size_t>(kind))},
-                       {"node", node},
-                       {"signal", signal},
-                       {"end", EncodeEnd(end)}});
+  Json json = {{"kind", kKindNames.at(static_cast<size_t>(kind))},
+               {"node", node},
+               {"signal", signal},
+               {"end", EncodeEnd(end)}};
+  if (kind == Kind::kAsk) {
+    json["answers"] = answers;
+  }
+  return DumpJson(json);
 }
 
 absl::StatusOr<Order> Order::Parse(absl::string_view text) {
@@ -33,13 +37,28 @@ absl::StatusOr<Order> Order::Parse(absl::string_view text) {
       known = true;
     }
   }
+  const bool is_question = known && order.kind == Order::Kind::kAsk;
   if (!known || !member("node").is_number_integer() || !member("signal").is_number_integer() ||
-      !member("end").is_string()) {
+      !member("end").is_string() || (is_question && !member("answers").is_string())) {
     return absl::InvalidArgumentError(absl::StrCat("order of an agent is malformed: ", text));
   }
   order.node = member("node").get<int>();
   order.signal = member("signal").get<int>();
   DT_ASSIGN_OR_RETURN(order.end, DecodeEnd(member("end").get<std::string>()));
+  if (is_question) {
+    order.answers = member("answers").get<std::string>();
+  }
+  return order;
+}
+
+Order CannotStartOrder(int node, int rank, const std::string& host, const absl::Status& why) {
+  Order order;
+  order.kind = Order::Kind::kFail;
+  order.end.rank = rank;
+  order.end.node = node;
+  order.end.host = host;
+  order.end.exit_code = ExitCodeFor(why);
+  order.end.error = std::string(why.message());
   return order;
 }
 

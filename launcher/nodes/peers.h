@@ -24,6 +24,7 @@ struct Order {
     kStop,   // A stop signal was received: forward `signal`.
     kFail,   // A rank failed by itself: each agent stops its ranks.
     kEnded,  // All ranks of `node` have ended.
+    kAsk,    // Somebody asks how the ranks are: each agent answers. `node` is -1.
   };
   Kind kind = Kind::kEnded;
   int node = 0;
@@ -31,10 +32,15 @@ struct Order {
   // kStop: for a change of the job's nodes. Not sent: it follows from who was told to stop.
   bool job_goes_on = false;
   RankEnd end;
+  std::string answers = {};  // kAsk: names the question (AnswerKey).
 
   std::string Encode() const;
   static absl::StatusOr<Order> Parse(absl::string_view text);
 };
+
+// Tells the others that a node starts no ranks, of which `rank` is the first, so that they do not
+// wait for them.
+Order CannotStartOrder(int node, int rank, const std::string& host, const absl::Status& why);
 
 class Peers {
  public:
@@ -55,6 +61,8 @@ class Peers {
   // Gives the texts that the nodes below this one have shared since the last call, with their
   // numbers. Never blocks.
   virtual std::vector<std::pair<int, std::string>> TakeShared() { return {}; }
+  // Answers a question (kAsk) for this node. Blocks for a second at most.
+  virtual void Answer(const Order& /*question*/, const std::string& /*text*/) {}
 };
 
 }  // namespace dtrain::launcher

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "comm/net/socket.h"
 #include "comm/net/store_client.h"
+#include "launcher/hosts/node_messages.h"
 #include "launcher/machine.h"
 #include "launcher/nodes/node_zero.h"
 #include "launcher/nodes/store_peers.h"
@@ -68,12 +69,36 @@ Json AnswerOf(const absl::StatusOr<int>& first) {
                            {"message", std::string(first.status().message())}};
 }
 
-comm::Hello HelloOf(const JoinRequest& request) {
-  const int node = request.options.node_rank;
+comm::Hello HelloOf(const JoinRequest& request, const std::string& name) {
   return {.epoch = static_cast<uint64_t>(request.attempt),
           .role = comm::Hello::Role::kAgent,
-          .id = node,
-          .name = absl::StrCat("agent of node ", node)};
+          .id = request.options.node_rank,
+          .name = name};
+}
+
+// Whether this node may be one of node 0's `job`.
+absl::Status CheckJob(const Json& job, const JoinRequest& request) {
+  if (job.value("nodes", 0) != request.options.nodes) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("node 0 was started with --nnodes %d, this node with %d",
+                        job.value("nodes", 0), request.options.nodes));
+  }
+  return CheckVersion(job.value("version", ""));
+}
+
+// Makes this agent, which is connected as `name`, the one of its node.
+absl::Status ClaimNode(const JoinRequest& request, const std::string& name, comm::Store& store,
+                       Deadline deadline) {
+  const int node = request.options.node_rank;
+  DT_ASSIGN_OR_RETURN(const auto arrival,
+                      store.CompareExchange(NodeKey(node), std::nullopt,
+                                            absl::StrCat(request.local_ranks), deadline));
+  if (!arrival.exchanged) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "another agent is node %d already; give each node its own --node-rank", node));
+  }
+  DT_RETURN_IF_ERROR(store.Set(HostKey(node), HostName(), deadline));
+  return store.Set(AgentNameKey(node), name, deadline);
 }
 
 }  // namespace
@@ -108,8 +133,11 @@ absl::Status Rendezvous::JoinOneNode(const JoinRequest& request) {
 
 // Node 0 listens on the endpoint's address, which must be its own.
 absl::Status Rendezvous::Serve(const JoinRequest& request, const comm::Endpoint& endpoint) {
+  gone_ = std::make_shared<GoneAgents>();
+  comm::StoreServerOptions serving;
+  serving.gone = [gone = gone_](const comm::Hello& client) { gone->Add(client); };
   auto server = comm::StoreServer::Create(endpoint.host, endpoint.port, request.key,
-                                          static_cast<uint64_t>(request.attempt));
+                                          static_cast<uint64_t>(request.attempt), serving);
   if (!server.ok()) {
     return CannotServe(endpoint, server.status());
   }
@@ -127,13 +155,15 @@ absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
     endpoint.port = server_->port();
     request.serving(endpoint);
   }
-  DT_ASSIGN_OR_RETURN(
-      auto store, ConnectToNodeZero(endpoint, request.key, HelloOf(request), deadline, cancelled));
+  DT_ASSIGN_OR_RETURN(const std::string name, UniqueAgentName(options.node_rank));
+  DT_ASSIGN_OR_RETURN(auto store, ConnectToNodeZero(endpoint, request.key, HelloOf(request, name),
+                                                    deadline, cancelled));
   const std::string own_address =
       options.local_address.empty() ? store->local_endpoint().host : options.local_address;
   if (options.node_rank == 0) {
     DT_RETURN_IF_ERROR(store->Set(kJobKey,
                                   DumpJson(Json{{"run_id", request.run_id},
+                                                {"version", OwnVersion()},
                                                 {"nodes", options.nodes},
                                                 {"master_port", FreePort(endpoint.host)}}),
                                   deadline));
@@ -142,11 +172,8 @@ absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
       const std::string job_text,
       InSlices(deadline, cancelled, [&](Deadline slice) { return store->Get(kJobKey, slice); }));
   DT_ASSIGN_OR_RETURN(const Json job, ParseJson(job_text, "job of node 0"));
-  if (job.value("nodes", 0) != options.nodes) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("node 0 was started with --nnodes %d, this node with %d",
-                        job.value("nodes", 0), options.nodes));
-  }
+  DT_RETURN_IF_ERROR(CheckJob(job, request));
+  DT_RETURN_IF_ERROR(ClaimNode(request, name, *store, deadline));
   DT_RETURN_IF_ERROR(CountRanks(request, *store, endpoint, deadline, cancelled));
   DT_RETURN_IF_ERROR(AwaitReady(request, *store, deadline, cancelled));
   shape_.run_id = job.value("run_id", "");
@@ -155,23 +182,17 @@ absl::Status Rendezvous::JoinNodes(const JoinRequest& request,
   shape_.node_id = absl::StrCat(shape_.run_id, "/", options.node_rank);
   shape_.master_address = endpoint.host;
   shape_.master_port = job.value("master_port", 0);
-  DT_ASSIGN_OR_RETURN(peers_,
-                      StorePeers::Create(std::move(store), {options.node_rank, options.nodes}));
+  DT_ASSIGN_OR_RETURN(peers_, StorePeers::Create(std::move(store), {.node = options.node_rank,
+                                                                    .nodes = options.nodes,
+                                                                    .gone = gone_}));
   return absl::OkStatus();
 }
 
-// Publishes this node's number of ranks, and reads all others'.
+// Reads the number of ranks of each node.
 absl::Status Rendezvous::CountRanks(const JoinRequest& request, comm::Store& store,
                                     const comm::Endpoint& endpoint, Deadline deadline,
                                     const std::function<int()>& cancelled) {
   const LaunchOptions& options = request.options;
-  DT_ASSIGN_OR_RETURN(const auto arrival,
-                      store.CompareExchange(NodeKey(options.node_rank), std::nullopt,
-                                            absl::StrCat(request.local_ranks), deadline));
-  if (!arrival.exchanged) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "another agent is node %d already; give each node its own --node-rank", options.node_rank));
-  }
   const WaitNotice notice([&] { return NodesToCome(store, options.nodes, endpoint.ToString()); });
   for (int node = 0; node < options.nodes; ++node) {
     const auto ranks = InSlices(deadline, cancelled,

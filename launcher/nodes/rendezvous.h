@@ -15,6 +15,7 @@
 #include "comm/net/socket.h"
 #include "comm/net/store.h"
 #include "comm/net/store_server.h"
+#include "launcher/nodes/gone_agents.h"
 #include "launcher/nodes/peers.h"
 #include "launcher/options.h"
 #include "launcher/rank_plan.h"
@@ -66,6 +67,7 @@ class Rendezvous {
 
   JobShape shape_;
   int log_number_ = 0;
+  std::shared_ptr<GoneAgents> gone_;           // Node 0 only, of server_.
   std::unique_ptr<comm::StoreServer> server_;  // Node 0 only.
   std::unique_ptr<Peers> peers_;               // Destroyed before the server.
 };

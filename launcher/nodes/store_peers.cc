@@ -3,57 +3,38 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
+#include "launcher/nodes/ask_store.h"
 #include "launcher/nodes/node_tree.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr absl::Duration kGoodbyeTimeout = absl::Seconds(2);
-
-constexpr char kOrders[] = "launch/orders";  // A list.
-
-// A call that takes so much longer than it may was held up by this process and not by the store.
-constexpr absl::Duration kOverslept = absl::Seconds(1);
-constexpr int kTriesMax = 3;
-
-template <typename Result>
-absl::Status StatusOfAnswer(const Result& result) {
-  if constexpr (std::is_same_v<Result, absl::Status>) {
-    return result;
-  } else {
-    return result.status();
-  }
-}
-
-// `call` with a deadline, and again if its time went by while this process was stopped: the answer
-// of a store that stopped with it could not come in time. REQUIRES: `call` may be made twice.
-template <typename Call>
-auto AskStore(Call call) -> decltype(call(Deadline::Infinite())) {
-  for (int tries = 1;; ++tries) {
-    const int64_t began = Clock::Real().MonotonicNanos();
-    auto result = call(Deadline::After(kStoreCallTimeout));
-    const absl::Duration took = absl::Nanoseconds(Clock::Real().MonotonicNanos() - began);
-    if (!absl::IsDeadlineExceeded(StatusOfAnswer(result)) ||
-        took < kStoreCallTimeout + kOverslept || tries == kTriesMax) {
-      return result;
-    }
-  }
-}
+// Node 0 looks so often whose connection has ended.
+constexpr absl::Duration kConnectionsLook = absl::Milliseconds(200);
+// Who asks waits no longer for an answer.
+constexpr absl::Duration kAnswerSendTime = absl::Seconds(1);
 
 std::string BeatKey(int node) { return absl::StrCat("launch/beat/", node); }
 std::string ShareKey(int node) { return absl::StrCat("launch/share/", node); }
 std::string GoodbyeKey(int node) { return absl::StrCat("launch/goodbye/", node); }
 
 }  // namespace
+
+std::string AgentNameKey(int node) { return absl::StrCat("launch/agent/", node); }
+std::string HostKey(int node) { return absl::StrCat("launch/host/", node); }
+std::string AnswerKey(const std::string& answers, int node) {
+  return absl::StrCat(answers, "/", node);
+}
 
 absl::StatusOr<std::unique_ptr<StorePeers>> StorePeers::Create(
     std::unique_ptr<comm::StoreClient> store, const StorePeersOptions& options) {
@@ -74,6 +55,10 @@ StorePeers::StorePeers(std::unique_ptr<comm::StoreClient> store, const StorePeer
       awake_(own_beat_nanos_, 2 * options.beat_interval),
       below_(NodesBelow(options.node, options.nodes)) {
   beats_.resize(static_cast<size_t>(options_.nodes), Beat{0, own_beat_nanos_});
+  if (options_.gone != nullptr) {
+    // While agents join, one may have tried to connect before under the name that it has now.
+    options_.gone->Take();
+  }
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -97,7 +82,11 @@ void StorePeers::Run() {
   PrepareThread("dtrain-peers", false);
   int64_t next = 1;
   while (!stop_) {
+    const int64_t before = next;
     absl::Status status = ReadOrder(next);
+    if (status.ok() && next == before) {  // What an agent has said counts before its end does.
+      status = WatchConnections();
+    }
     if (status.ok()) {
       status = WatchBeats();
     }
@@ -108,10 +97,12 @@ void StorePeers::Run() {
   }
 }
 
-// Waits one beat interval for the next order.
+// Waits for the next order until something else is due.
 absl::Status StorePeers::ReadOrder(int64_t& next) {
-  const auto text =
-      store_->Get(comm::ListItemKey(kOrders, next), Deadline::After(options_.beat_interval));
+  const absl::Duration wait = options_.gone == nullptr
+                                  ? options_.beat_interval
+                                  : std::min(options_.beat_interval, kConnectionsLook);
+  const auto text = store_->Get(comm::ListItemKey(kOrderList, next), Deadline::After(wait));
   if (absl::IsDeadlineExceeded(text.status())) {
     return absl::OkStatus();
   }
@@ -122,6 +113,31 @@ absl::Status StorePeers::ReadOrder(int64_t& next) {
     std::lock_guard lock(mutex_);
     orders_.push_back(order);
     Wake();
+  }
+  return absl::OkStatus();
+}
+
+// An agent whose connection ends without a goodbye is lost. Another one that took itself for its
+// node was refused, and ends too.
+absl::Status StorePeers::WatchConnections() {
+  if (options_.gone == nullptr) {
+    return absl::OkStatus();
+  }
+  for (const comm::Hello& agent : options_.gone->Take()) {
+    const std::vector<std::string> keys = {AgentNameKey(agent.id), GoodbyeKey(agent.id)};
+    DT_ASSIGN_OR_RETURN(
+        const std::vector<bool> is_there,
+        AskStore([this, &keys](Deadline deadline) { return store_->Check(keys, deadline); }));
+    if (!is_there[0] || is_there[1]) {
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const std::string name, AskStore([this, &keys](Deadline deadline) {
+                          return store_->Get(keys[0], deadline);
+                        }));
+    if (name == agent.name) {
+      return absl::UnavailableError(
+          absl::StrFormat("node %d is lost: the connection of its agent has ended", agent.id));
+    }
   }
   return absl::OkStatus();
 }
@@ -221,6 +237,12 @@ std::vector<std::pair<int, std::string>> StorePeers::TakeShared() {
   return std::exchange(shared_, {});
 }
 
+// An answer that does not arrive is that of a node which does not answer.
+void StorePeers::Answer(const Order& question, const std::string& text) {
+  store_->Set(AnswerKey(question.answers, options_.node), text, Deadline::After(kAnswerSendTime))
+      .IgnoreError();
+}
+
 void StorePeers::Fail(const absl::Status& status) {
   std::lock_guard lock(mutex_);
   // After any error the exit code is 75, because a restart helps.
@@ -249,7 +271,7 @@ void StorePeers::Publish(Order order) {
   order.node = options_.node;
   // One call, because all would wait for a number whose agent has died before it gave the order.
   const absl::Status status =
-      store_->Append(kOrders, order.Encode(), Deadline::After(kGoodbyeTimeout)).status();
+      store_->Append(kOrderList, order.Encode(), Deadline::After(kGoodbyeTimeout)).status();
   if (!status.ok()) {
     Fail(Annotate(status, "the coordinator on node 0 is lost"));
   }

@@ -1,14 +1,15 @@
 // Peers over the coordinator's store: an append-only list of orders, and a beat of each agent.
 //
 // One thread reads orders and sends this agent's beat; node 0's also watches the beats of the
-// others. What agents share goes up a tree (node_tree.h), so that no agent reads more than some
-// hundred messages in a beat. The store is closed first on destruction, so the join never waits for
-// the network.
+// others and, where it is told of them, the ends of their connections. What agents share goes up a
+// tree (node_tree.h), so that no agent reads more than some hundred messages in a beat. The store
+// is closed first on destruction, so the join never waits for the network.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "comm/net/store_client.h"
 #include "launcher/nodes/awake_time.h"
+#include "launcher/nodes/gone_agents.h"
 #include "launcher/nodes/peers.h"
 
 namespace dtrain::launcher {
@@ -28,7 +30,18 @@ struct StorePeersOptions {
   // is not counted.
   absl::Duration beat_timeout = absl::Seconds(15);
   Clock& clock = Clock::Real();  // For beats and silences.
+  // Node 0: whose connections to the store have ended. Null: only silence tells of a lost agent.
+  std::shared_ptr<GoneAgents> gone = nullptr;
 };
+
+// The key under which the agent of `node` says by which name its connection is known.
+std::string AgentNameKey(int node);
+// The key under which it says on which host it runs.
+std::string HostKey(int node);
+// The key under which it answers the question that `answers` names (Order::answers).
+std::string AnswerKey(const std::string& answers, int node);
+// The list of orders.
+inline constexpr char kOrderList[] = "launch/orders";
 
 class StorePeers final : public Peers {
  public:
@@ -44,6 +57,7 @@ class StorePeers final : public Peers {
   int nodes() const override { return options_.nodes; }
   void Share(std::string summary) override;
   std::vector<std::pair<int, std::string>> TakeShared() override;
+  void Answer(const Order& question, const std::string& text) override;
   // From now on health() is not OK, and the destructor waits for nobody.
   void GiveUp(const absl::Status& why) { Fail(why); }
 
@@ -52,6 +66,7 @@ class StorePeers final : public Peers {
              UniqueFd event);
   void Run();
   absl::Status ReadOrder(int64_t& next);
+  absl::Status WatchConnections();
   absl::Status WatchBeats();
   absl::Status LookAtBeats(int64_t awake_nanos);
   absl::Status SendShared();

@@ -147,6 +147,17 @@ std::vector<RankView> JobWatch::AllViews(int64_t now_nanos) const {
   return views;
 }
 
+std::vector<RankView> JobWatch::OtherViews(int64_t now_nanos) const {
+  std::vector<RankView> views;
+  for (const auto& [node, shared] : shared_) {
+    for (const RankView& view : shared.summary.ranks) {
+      views.push_back(view);
+      views.back().silent_s += SecondsOf(now_nanos - shared.seen_nanos);
+    }
+  }
+  return views;
+}
+
 StepStatistics JobWatch::AllSteps() const {
   StepStatistics steps = tracker_.Steps();
   for (const auto& [node, shared] : shared_) {

@@ -43,6 +43,8 @@ class JobWatch {
   std::optional<RankEnd> Look(int64_t now_nanos);
   // The ranks of this node that have sent a beat.
   std::vector<RankView> LocalViews() const { return tracker_.Views(looked_nanos_); }
+  // The ranks of the nodes below this one, as those have last said; on node 0 those of all others.
+  std::vector<RankView> OtherViews(int64_t now_nanos) const;
   // Looks are due five times a second, and at the moment at which a limit of a rank passes.
   absl::Duration UntilLook(int64_t now_nanos) const;
 

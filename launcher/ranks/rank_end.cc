@@ -121,6 +121,9 @@ std::string DescribeFailure(const RankEnd& end) {
   if (!end.hang.empty()) {
     return absl::StrCat("the job hangs: ", end.error);
   }
+  if (end.pid == 0) {
+    return absl::StrFormat("rank %d cannot be started on host %s", end.rank, end.host);
+  }
   std::string text = absl::StrFormat("rank %d %s, pid %d on host %s", end.rank, DescribeEnd(end),
                                      end.pid, end.host);
   if (end.step >= 0) {

@@ -18,7 +18,7 @@ struct RankEnd {
   int rank = 0;
   int node = 0;
   std::string host;
-  int pid = 0;
+  int pid = 0;           // 0: it was not started.
   int exit_code = 0;     // Meaningful when signal == 0.
   int signal = 0;        // The signal that killed it, or 0.
   bool stopped = false;  // It ended after the agent had told it to stop.

@@ -13,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/text/text.h"
 #include "launcher/records/file_tail.h"
 
@@ -53,6 +52,7 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
 AttemptResult Supervisor::Run() {
   result_.error = StartRanks();
   if (!result_.error.ok()) {
+    PublishStartError();
     StopRanks(std::string(result_.error.message()));
   }
   while (!Finished()) {
@@ -216,29 +216,6 @@ void Supervisor::TakeMessages(bool all) {
   }
 }
 
-std::string Supervisor::Describe() const {
-  const int64_t now = Clock::Real().MonotonicNanos();
-  const std::vector<int> alive = processes_.AliveRanks();
-  Json ranks = Json::array();
-  for (const auto& [rank, state] : ranks_) {
-    Json row = {{"rank", rank},
-                {"alive", std::find(alive.begin(), alive.end(), rank) != alive.end()},
-                {"step", state.step},
-                {"phase", state.phase}};
-    if (state.beat_nanos > 0) {
-      row["beat_age_s"] = static_cast<double>(now - state.beat_nanos) * 1e-9;
-    }
-    ranks.push_back(std::move(row));
-  }
-  const char* const phase = phase_ != Phase::kRunning  ? "ending"
-                            : result_.stop.signal != 0 ? "stopping"
-                                                       : "running";
-  return DumpJson({{"attempt", attempt_.shape.attempt},
-                   {"world_size", attempt_.shape.world_size()},
-                   {"phase", phase},
-                   {"ranks", std::move(ranks)}});
-}
-
 void Supervisor::TakeOrders() {
   if (parts_.peers == nullptr) {
     return;
@@ -254,6 +231,8 @@ void Supervisor::TakeOrders() {
       OnStopSignal(order.signal, /*from_peer=*/true, order.job_goes_on);
     } else if (order.kind == Order::Kind::kEnded) {
       ++nodes_ended_;
+    } else if (order.kind == Order::Kind::kAsk) {
+      parts_.peers->Answer(order, Describe());
     } else {
       RankEnd end = order.end;
       end.order = ends_seen_++;

@@ -3,6 +3,7 @@
 // Used by the main thread only, to which signals and the ranks' parent-death signal belong.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/deadline.h"
 #include "base/job_env.h"
 #include "base/next_attempt.h"
+#include "base/system/cgroup.h"
 #include "launcher/nodes/peers.h"
 #include "launcher/rank_plan.h"
 #include "launcher/ranks/agent_socket.h"
@@ -130,6 +132,7 @@ class Supervisor {
   void OnStopSignal(int signal, bool from_peer, bool job_goes_on);
   absl::Status BarrierError() const;
   void PublishFailure();
+  void PublishStartError();
   void StopRanks(const std::string& why);
   void KillRanks();
   bool StoppedByUs(const RankEnd& end) const;
@@ -166,6 +169,7 @@ class Supervisor {
   std::optional<Deadline> removal_;     // Set by KillRanks.
   std::optional<Deadline> ended_wait_;  // For other nodes' verdicts; set by StopRanks.
   const absl::Time started_;
+  const int64_t oom_kills_before_ = OomKills().value_or(0);
   int64_t ends_seen_ = 0;
   int nodes_ended_ = 0;
   bool end_published_ = false;

@@ -1,9 +1,15 @@
-// A supervisor tells of an attempt that failed: on the console, and in a report.
+// What a supervisor tells of its attempt: how its ranks are, to those who ask; and, if it failed,
+// why to the other nodes, on the console and in a report.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/system/cgroup.h"
 #include "base/text/text.h"
 #include "launcher/ranks/supervisor.h"
 #include "launcher/records/file_tail.h"
@@ -15,8 +21,60 @@ namespace {
 constexpr size_t kReportLines = 15;
 constexpr size_t kRemainsLines = 200;
 constexpr size_t kKernelMessages = 20;
+// Ranks of other nodes that an answer has: a datagram takes about 200 KB.
+constexpr size_t kOthersDescribed = 1000;
+
+// The ranks of other nodes, as those have last said: `dtrain status` needs them if they do not
+// answer themselves.
+Json OthersJson(const std::vector<RankView>& views) {
+  Json others = Json::array();
+  for (const RankView& view : views) {
+    if (others.size() == kOthersDescribed) {
+      break;
+    }
+    others.push_back({{"rank", view.rank},
+                      {"alive", !view.has_ended},
+                      {"step", view.step},
+                      {"phase", view.phase},
+                      {"beat_age_s", view.silent_s}});
+  }
+  return others;
+}
 
 }  // namespace
+
+std::string Supervisor::Describe() const {
+  const int64_t now = Clock::Real().MonotonicNanos();
+  const std::vector<int> alive = processes_.AliveRanks();
+  Json ranks = Json::array();
+  for (const auto& [rank, state] : ranks_) {
+    Json row = {{"rank", rank},
+                {"alive", std::find(alive.begin(), alive.end(), rank) != alive.end()},
+                {"step", state.step},
+                {"phase", state.phase}};
+    if (state.beat_nanos > 0) {
+      row["beat_age_s"] = static_cast<double>(now - state.beat_nanos) * 1e-9;
+    }
+    ranks.push_back(std::move(row));
+  }
+  const char* const phase = phase_ != Phase::kRunning  ? "ending"
+                            : result_.stop.signal != 0 ? "stopping"
+                                                       : "running";
+  return DumpJson({{"attempt", attempt_.shape.attempt},
+                   {"world_size", attempt_.shape.world_size()},
+                   {"phase", phase},
+                   {"ranks", std::move(ranks)},
+                   {"others", OthersJson(watch_.OtherViews(now))}});
+}
+
+// The ranks of the other nodes would wait for those that do not come.
+void Supervisor::PublishStartError() {
+  const JobShape& shape = attempt_.shape;
+  if (parts_.peers != nullptr) {
+    parts_.peers->Publish(
+        CannotStartOrder(shape.node_rank, shape.first_rank(), attempt_.host, result_.error));
+  }
+}
 
 void Supervisor::Report() {
   const RankEnd* const cause = RootCause(result_.ends, result_.stop);
@@ -44,7 +102,9 @@ void Supervisor::ReportCause(const RankEnd& cause) {
                         leaver->rank));
   }
   const std::vector<int>& shown = attempt_.err_shown;
-  if (std::find(shown.begin(), shown.end(), cause.rank) != shown.end()) {
+  // The console may not have shown all of a file that was begun anew.
+  if (std::find(shown.begin(), shown.end(), cause.rank) != shown.end() &&
+      !FileExists(KeptPath(cause.log))) {
     reporter.SayMore(absl::StrCat("  its stderr, shown above: ", cause.log));
     return;
   }
@@ -105,6 +165,10 @@ void Supervisor::WriteReport(const RankEnd* cause) {
     facts.kernel = KernelMessagesIn(*kernel, kKernelMessages);
   } else {
     facts.kernel_unreadable = std::string(kernel.status().message());
+  }
+  facts.oom_kills = OomKills().value_or(oom_kills_before_) - oom_kills_before_;
+  if (const std::string why = WhyKilled(facts); !why.empty()) {
+    parts_.reporter.SayMore(absl::StrCat("  ", why));
   }
   const absl::StatusOr<std::string> path = WritePostMortem(place, facts);
   parts_.reporter.SayMore(path.ok()

@@ -173,6 +173,7 @@ void Supervisor::ReplaceSilent() {
                                      " again does not answer; a new one takes its place"));
     if (const absl::Status started = StartRank(slot); !started.ok()) {
       result_.error = started;
+      PublishStartError();
       StopRanks(std::string(started.message()));
       return;
     }

@@ -6,11 +6,42 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "base/text/text.h"
 
 namespace dtrain::launcher {
+namespace {
+
+// The last lines of one file.
+std::vector<std::string> LinesAtEnd(const std::string& path, uint64_t from, size_t lines_max) {
+  constexpr uint64_t kTailBytes = 64 << 10;
+  struct stat info {};
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    return {};
+  }
+  const auto size = static_cast<uint64_t>(info.st_size);
+  from = std::max(std::min(from, size), size > kTailBytes ? size - kTailBytes : 0);
+  std::string text(size - from, '\0');
+  const ssize_t n = pread(fd.get(), text.data(), text.size(), static_cast<off_t>(from));
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  std::vector<std::string> lines;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    if (end > start) {
+      lines.push_back(Printable(text.substr(start, std::min(end - start, kLineBytesMax))));
+    }
+    start = end + 1;
+  }
+  if (lines.size() > lines_max) {
+    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(lines_max));
+  }
+  return lines;
+}
+
+}  // namespace
 
 uint64_t FileEnd(const std::string& path) {
   struct stat info {};
@@ -94,29 +125,15 @@ std::vector<std::string> FileTail::Drain(size_t bytes_max) {
 }
 
 std::vector<std::string> LastLines(const std::string& path, uint64_t from, size_t lines_max) {
-  constexpr uint64_t kTailBytes = 64 << 10;
-  struct stat info {};
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
-    return {};
+  from = from > FileEnd(path) ? 0 : from;  // It was begun anew since.
+  std::vector<std::string> lines = LinesAtEnd(path, from, lines_max);
+  if (from > 0 || lines.size() >= lines_max) {
+    return lines;
   }
-  const auto size = static_cast<uint64_t>(info.st_size);
-  from = std::max(std::min(from, size), size > kTailBytes ? size - kTailBytes : 0);
-  std::string text(size - from, '\0');
-  const ssize_t n = pread(fd.get(), text.data(), text.size(), static_cast<off_t>(from));
-  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  std::vector<std::string> lines;
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find('\n', start), text.size());
-    if (end > start) {
-      lines.push_back(Printable(text.substr(start, std::min(end - start, kLineBytesMax))));
-    }
-    start = end + 1;
-  }
-  if (lines.size() > lines_max) {
-    lines.erase(lines.begin(), lines.end() - static_cast<ptrdiff_t>(lines_max));
-  }
-  return lines;
+  std::vector<std::string> all = LinesAtEnd(KeptPath(path), 0, lines_max - lines.size());
+  all.insert(all.end(), std::make_move_iterator(lines.begin()),
+             std::make_move_iterator(lines.end()));
+  return all;
 }
 
 }  // namespace dtrain::launcher

@@ -46,7 +46,11 @@ class FileTail {
 // The length of `path` now; 0 when it does not exist.
 uint64_t FileEnd(const std::string& path);
 
-// The last `lines_max` lines of `path` that begin at `from` or later, for a failure report.
+// Where the last bytes of `path` are kept when it is begun anew (LimitLog).
+inline std::string KeptPath(const std::string& path) { return path + ".1"; }
+
+// The last `lines_max` lines of `path` that begin at `from` or later, for a failure report. If the
+// file was begun anew, those before are counted in.
 std::vector<std::string> LastLines(const std::string& path, uint64_t from, size_t lines_max);
 
 }  // namespace dtrain::launcher

@@ -14,14 +14,6 @@ namespace {
 constexpr int kSchemaVersion = 1;
 constexpr size_t kStderrLinesShown = 15;
 
-// Whether the kernel ended the process for lack of memory.
-bool WasOutOfMemory(const RankEnd& end, const std::vector<KernelMessage>& kernel) {
-  return end.signal == SIGKILL &&
-         std::any_of(kernel.begin(), kernel.end(), [&end](const KernelMessage& message) {
-           return std::string(message.kind) == "out_of_memory" && message.pid == end.pid;
-         });
-}
-
 const char* FailureKind(const PostMortemFacts& facts) {
   if (facts.cause == nullptr) {
     return "error";
@@ -29,9 +21,7 @@ const char* FailureKind(const PostMortemFacts& facts) {
   if (!facts.cause->hang.empty()) {
     return "hang";
   }
-  return WasOutOfMemory(*facts.cause, facts.kernel) ? "out_of_memory"
-         : facts.cause->signal != 0                 ? "signal"
-                                                    : "exit";
+  return !WhyKilled(facts).empty() ? "out_of_memory" : facts.cause->signal != 0 ? "signal" : "exit";
 }
 
 // One sentence about the whole.
@@ -40,9 +30,8 @@ std::string SentenceOf(const PostMortemFacts& facts) {
     return std::string(facts.error.message());
   }
   const std::string text = DescribeFailure(*facts.cause);
-  return WasOutOfMemory(*facts.cause, facts.kernel)
-             ? absl::StrCat(text, "; the kernel killed it because memory ran out")
-             : text;
+  const std::string why = WhyKilled(facts);
+  return why.empty() ? text : absl::StrCat(text, "; ", why);
 }
 
 // How the end of a rank follows from the first one.
@@ -120,6 +109,7 @@ Json KernelJson(const PostMortemFacts& facts) {
   }
   return {{"readable", facts.kernel_unreadable.empty()},
           {"why_not", facts.kernel_unreadable},
+          {"oom_kills", facts.oom_kills},
           {"messages", std::move(messages)}};
 }
 
@@ -176,6 +166,27 @@ void AppendRemains(const Json& remains, bool is_first, std::string& text) {
 }
 
 }  // namespace
+
+std::string WhyKilled(const PostMortemFacts& facts) {
+  const RankEnd* const cause = facts.cause;
+  if (cause == nullptr || cause->signal != SIGKILL || cause->node != facts.node) {
+    return "";
+  }
+  const bool is_named =
+      std::any_of(facts.kernel.begin(), facts.kernel.end(), [cause](const KernelMessage& message) {
+        return std::string(message.kind) == "out_of_memory" && message.pid == cause->pid;
+      });
+  if (is_named) {
+    return "the kernel killed it because memory ran out";
+  }
+  // The count names no process. A rank that was killed in the same attempt was hardly another one.
+  return facts.oom_kills > 0
+             ? absl::StrFormat(
+                   "the kernel killed %d process%s of its memory cgroup because memory "
+                   "ran out there",
+                   facts.oom_kills, facts.oom_kills == 1 ? "" : "es")
+             : "";
+}
 
 Json PostMortemJson(const PostMortemFacts& facts) {
   Json ends = Json::array();

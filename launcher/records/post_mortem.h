@@ -3,6 +3,7 @@
 // schema.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,12 @@ struct PostMortemFacts {
   std::vector<RankRemains> ranks;
   std::vector<KernelMessage> kernel;
   std::string kernel_unreadable;  // Why the kernel's messages are not known; "": they are.
+  // Processes that the kernel has killed in the memory cgroup of this node's ranks, in the attempt.
+  int64_t oom_kills = 0;
 };
+
+// What the kernel did to the first rank, if it killed it because memory ran out; "": it did not.
+std::string WhyKilled(const PostMortemFacts& facts);
 
 // The whole report.
 Json PostMortemJson(const PostMortemFacts& facts);

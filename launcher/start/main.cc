@@ -17,6 +17,7 @@
 #include "base/job_env.h"
 #include "base/status.h"
 #include "base/system/own_program.h"
+#include "base/text/text.h"
 #include "launcher/start/find_torch.h"
 
 namespace dtrain::launcher {
@@ -36,7 +37,8 @@ int Start(const std::string& name, char** argv) {
   const TorchSearch search = OwnTorchSearch(environment);
   const absl::StatusOr<Torch> torch = FindTorch(search);
   if (!torch.ok()) {
-    std::fprintf(stderr, "%s: %s\n", name.c_str(), std::string(torch.status().message()).c_str());
+    const std::string line = Printable(std::string(torch.status().message()));
+    std::fprintf(stderr, "%s: %s\n", name.c_str(), line.c_str());
     return kExitUsage;
   }
   const auto before = environment.find("LD_LIBRARY_PATH");

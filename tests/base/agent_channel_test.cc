@@ -4,58 +4,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string>
+
+#include "tests/testing/agent_end.h"
 
 namespace dtrain::agent_channel_test {
 namespace {
 
 using testing::HasSubstr;
 
-// The agent's end of the socket.
-class Agent {
- public:
-  Agent() {
-    char folder[] = "/tmp/dtrain-agent-test-XXXXXX";
-    folder_ = mkdtemp(folder);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path().c_str(), sizeof(address.sun_path) - 1);
-    listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
-              0);
-    EXPECT_EQ(listen(listener_.get(), 4), 0);
-  }
-  ~Agent() {
-    unlink(path().c_str());
-    rmdir(folder_.c_str());
-  }
-  std::string path() const { return folder_ + "/agent"; }
-  void Accept() { connection_.reset(accept(listener_.get(), nullptr, nullptr)); }
-  void Close() { connection_.reset(); }
-  void Send(const std::string& text) const {
-    EXPECT_EQ(send(connection_.get(), text.data(), text.size(), 0),
-              static_cast<ssize_t>(text.size()));
-  }
-  std::string Receive() {
-    char buffer[16384];
-    const ssize_t bytes = recv(connection_.get(), buffer, sizeof(buffer), 0);
-    return bytes > 0 ? std::string(buffer, static_cast<size_t>(bytes)) : "";
-  }
-
- private:
-  std::string folder_;
-  UniqueFd listener_;
-  UniqueFd connection_;
-};
-
 TEST(AgentChannel, DeliversEveryField) {
-  Agent agent;
+  AgentEnd agent;
   auto channel = AgentChannel::Connect(agent.path());
   ASSERT_TRUE(channel.ok()) << channel.status();
   agent.Accept();
@@ -78,7 +40,7 @@ TEST(AgentChannel, DeliversEveryField) {
 }
 
 TEST(AgentChannel, NeverBlocksOnASlowAgentAndCountsWhatItDropped) {
-  Agent agent;
+  AgentEnd agent;
   auto channel = AgentChannel::Connect(agent.path());
   ASSERT_TRUE(channel.ok());
   agent.Accept();
@@ -91,7 +53,7 @@ TEST(AgentChannel, NeverBlocksOnASlowAgentAndCountsWhatItDropped) {
 }
 
 TEST(AgentChannel, SurvivesAnAgentThatIsGone) {
-  Agent agent;
+  AgentEnd agent;
   auto channel = AgentChannel::Connect(agent.path());
   ASSERT_TRUE(channel.ok());
   agent.Accept();
@@ -101,7 +63,7 @@ TEST(AgentChannel, SurvivesAnAgentThatIsGone) {
 }
 
 TEST(AgentChannel, ARankHearsOnceWhyItsAttemptHasFailedAndNeverWaitsForIt) {
-  Agent agent;
+  AgentEnd agent;
   auto channel = AgentChannel::Connect(agent.path());
   ASSERT_TRUE(channel.ok()) << channel.status();
   agent.Accept();

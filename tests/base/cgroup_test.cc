@@ -59,6 +59,17 @@ TEST_F(CgroupTest, AreThoseOfThisProcessAndAllAbove) {
                                              "2 /pod " + root + "/pod", "2 / " + root + "/"}));
 }
 
+TEST_F(CgroupTest, KillsForLackOfMemoryAreCountedInEitherVersion) {
+  IsIn("4:memory:/job\n");
+  EXPECT_EQ(OomKills(roots_), std::nullopt);
+  Write("cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+  EXPECT_EQ(OomKills(roots_), 3);
+  IsIn("0::/pod/box\n");
+  const std::string events = "low 0\nhigh 0\nmax 9\noom 2\noom_kill 5\noom_group_kill 0\n";
+  Write("cgroup/pod/memory.events", events);
+  EXPECT_EQ(OomKills(roots_), 5) << "a container may see only the cgroup above its own";
+}
+
 TEST_F(CgroupTest, TheQuotaOfVersion2IsItsTimePerPeriod) {
   IsIn("0::/job\n");
   Write("cgroup/job/cpu.max", "50000 100000\n");

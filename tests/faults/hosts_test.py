@@ -31,6 +31,9 @@ SSHD_CONFIG = ssh_hosts.SSHD_CONFIG + """MaxStartups 100
 SetEnv PATH={folder}/{host}.bin:/usr/bin:/bin {mark}
 """
 
+# Queues of tc, the worst first: tbf limits the rate, and drops packets that would wait for long.
+BAD_LINKS = ("netem delay 3ms 2ms loss 1% duplicate 1% reorder 5%", "tbf rate 20mbit burst 16kb latency 20ms")
+
 # gone: an address that nobody has; shut: a port at which nobody listens; silent: a connection on which
 # nothing comes; stranger: a host that does not let this user in.
 SSH_CONFIG = """Host alpha
@@ -73,6 +76,8 @@ def run(words, **options):
 
 @unittest.skipIf(WHY_NOT, f"LOUD SKIP: no hosts with sshd here: {WHY_NOT}")
 class Hosts(EndToEnd):
+    of_one_host = {}  # The losses of two ranks on one host, by step.
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -167,13 +172,34 @@ class Hosts(EndToEnd):
 
     # Jobs that work.
 
-    def test_two_hosts_train_as_one_host_with_two_ranks_does(self):
+    def assert_five_steps_as_of_one_host(self):
         result = self.run_program(self.command(*self.gpt("train_steps=5")))
         self.assertEqual(result.code, 0, result.output)
         self.assert_one_line(result.output, "step 5/5")
-        one_host = self.train(2, "one-host", ["train_steps=5", "checkpoint.interval=0"])
-        self.assertEqual(self.losses(f"{self.work}/run"), self.losses(one_host))
-        self.assertEqual(len(self.losses(one_host)), 5)
+        if not Hosts.of_one_host:
+            Hosts.of_one_host.update(self.losses(self.train(2, "one-host", ["train_steps=5", "checkpoint.interval=0"])))
+        self.assertEqual(self.losses(f"{self.work}/run"), Hosts.of_one_host)
+        self.assertEqual(len(Hosts.of_one_host), 5)
+        return result.output
+
+    def test_two_hosts_train_as_one_host_with_two_ranks_does(self):
+        self.assert_five_steps_as_of_one_host()
+
+    def test_a_link_that_is_slow_and_drops_packets_costs_no_host_and_no_bit(self):
+        bad = next((way for way in BAD_LINKS if all(self.make_link(host, way) for host in ADDRESSES)), None)
+        if bad is None:
+            self.skipTest("LOUD SKIP: this kernel has no queue that makes a link bad")
+        output = self.assert_five_steps_as_of_one_host()
+        for verdict in ("is lost", "hangs", "attempt 1"):
+            self.assertNotIn(verdict, output, bad)
+
+    def make_link(self, host, way):
+        """Gives the host's end of the wire a queue for this test; whether the kernel has it."""
+        queue = ["tc", "-n", self.spaces[host], "qdisc"]
+        made = subprocess.run([*queue, "replace", "dev", "wire0", "root", *way.split()], check=False)
+        if made.returncode == 0:
+            self.addCleanup(run, [*queue, "del", "dev", "wire0", "root"])
+        return made.returncode == 0
 
     def test_each_host_has_its_slots_and_node_zero_picks_the_port(self):
         result = self.run_program(self.script(

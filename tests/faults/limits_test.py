@@ -1,12 +1,17 @@
 """The real program under limits of the system: how it ends at each, and how many threads it has where
 a cgroup gives it less CPU time than the machine has, or where its threads fill their CPUs."""
+import contextlib
 import glob
+import json
 import os
 import platform
 import subprocess
+import sys
+import tempfile
 
 import end_to_end
 from end_to_end import BIN, EndToEnd
+from memory_cgroup import memory_group
 from ports import free_port
 from time_bounds import bound_s
 
@@ -26,6 +31,26 @@ while IFS=: read -r id controllers path; do
 done </proc/self/cgroup
 exec "$@"
 """
+
+# The rest of the command in the memory cgroup of the first word: all of it, or rank 1 alone, which the kernel
+# then chooses before any other process there.
+IN_GROUP = 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"'
+RANK_1_IN_GROUP = """
+if test "$RANK" = 1; then
+  echo $$ >"$1/cgroup.procs" && echo 1000 >/proc/self/oom_score_adj || exit 1
+fi
+shift
+exec "$@"
+"""
+
+# Fills so many MiB of the cgroup of the first argument.
+NEIGHBOUR = """
+import sys
+with open(sys.argv[1] + "/cgroup.procs", "w") as file:
+    file.write("0")
+held = [b"x" * (1 << 20) for _ in range(int(sys.argv[2]))]
+"""
+INITIAL_PIDS = "pid:[4026531836]"  # The namespace of the pids that the kernel's messages have.
 
 
 def threads(pid):
@@ -96,6 +121,89 @@ class Limits(EndToEnd):
         result = self.run_program(self.under("-l 0", self.launch_command(
             2, f"{self.folder}/unlocked", ["train_steps=2"])))
         self.assertEqual(result.code, 0, result.output)
+
+
+class OutOfMemory(EndToEnd):
+    LIMIT_BYTES = 256 << 20
+
+    def setUp(self):
+        found = memory_group()
+        if found is None:
+            self.skipTest("LOUD SKIP: no memory cgroup that this user may write to")
+        folder, limit = found
+        self.group = tempfile.mkdtemp(prefix="dtrain-job-", dir=folder)
+        self.addCleanup(self.wait_until, self.is_removed, "the processes leave their cgroup")
+        with open(f"{self.group}/{limit}", "w", encoding="ascii") as file:
+            file.write(str(self.LIMIT_BYTES))
+        for name in ("memory.swappiness", "memory.swap.max"):  # What is swapped out does not count.
+            if os.path.exists(f"{self.group}/{name}"):
+                with open(f"{self.group}/{name}", "w", encoding="ascii") as file:
+                    file.write("0")
+
+    def is_removed(self):
+        """Whether it could be: a process that has ended is in its group for another moment."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self.group)
+        return not os.path.exists(self.group)
+
+    def check_report(self, run_dir, result):
+        """Checks that console and reports name rank 1 and the cause; gives the report."""
+        self.assertEqual(result.code, 137, result.output)
+        self.assertIn("rank 1 killed by signal 9 (SIGKILL)", result.output)
+        self.assertIn("because memory ran out", result.output)
+        with open(f"{run_dir}/report.json", encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual((report["kind"], report["first"]["rank"]), ("out_of_memory", 1), report)
+        with open(f"{run_dir}/report.txt", encoding="utf-8") as file:
+            self.assertIn("because memory ran out", file.readline())
+        return report
+
+    def greedy_rank(self, name, prefix=()):
+        """The report of a job in the cgroup, of whose two ranks one takes more than the limit."""
+        run_dir = f"{self.folder}/{name}"
+        # Writes to each page of what it takes.
+        rank = "import os, time\nif os.environ['RANK'] == '1': b'x' * (1 << 30)\ntime.sleep(1000)"
+        result = self.run_program(
+            ["sh", "-c", IN_GROUP, "sh", self.group, *prefix, f"{BIN}/dtrain", "launch", "--nproc-per-node", "2",
+             "--run-dir", run_dir, "--", sys.executable, "-c", rank])
+        return self.check_report(run_dir, result)
+
+    def test_a_rank_that_the_kernel_kills_for_the_memory_of_the_jobs_cgroup_is_reported_so(self):
+        self.assertEqual(self.greedy_rank("out-of-memory")["kernel"]["oom_kills"], 1)
+
+    def test_in_a_container_whose_pids_the_kernels_messages_do_not_have_the_count_of_the_cgroup_tells(self):
+        container = ["unshare", "--pid", "--fork", "--mount-proc"]
+        tried = subprocess.run([*container, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            self.skipTest(f"LOUD SKIP: no namespaces of pids here: {tried.stderr.strip()}")
+        report = self.greedy_rank("container", container)
+        self.assertEqual(report["kernel"]["oom_kills"], 1)
+        self.assertNotIn(report["first"]["pid"], [message.get("pid") for message in report["kernel"]["messages"]])
+        self.assertIn("the kernel killed 1 process of its memory cgroup", report["what"])
+
+    def test_a_rank_that_the_kernel_kills_for_the_memory_of_its_own_cgroup_is_told_from_those_that_lose_it(self):
+        if os.readlink("/proc/self/ns/pid") != INITIAL_PIDS or not os.access("/dev/kmsg", os.R_OK):
+            self.skipTest("LOUD SKIP: the kernel's messages, or the pids that they have, are not seen here")
+        run_dir = f"{self.folder}/own-cgroup"
+        launch, program = self.split(self.launch_command(2, run_dir, LONG))
+        process = self.start([*launch, "sh", "-c", RANK_1_IN_GROUP, "sh", self.group, *program])
+        self.await_step(run_dir, 3, process)
+        # A neighbour in the cgroup takes what rank 1 would need, and fits in alone.
+        eaten = self.run_program([sys.executable, "-c", NEIGHBOUR, self.group, str((self.LIMIT_BYTES >> 20) - 20)])
+        self.assertEqual(eaten.code, 0, eaten.output)
+        report = self.check_report(run_dir, self.finish(process))
+        self.assertIn("the kernel killed it because memory ran out", report["what"])
+        self.assertGreaterEqual(report["first"]["step"], 1)
+        self.assertIn(("out_of_memory", report["first"]["pid"]),
+                      [(message["kind"], message.get("pid")) for message in report["kernel"]["messages"]])
+        [other] = [end for end in report["ends"] if end["rank"] == 0]
+        self.assertIn(other["role"], ("follower", "stopped"))
+
+    @staticmethod
+    def split(command):
+        """The launcher's words and the ranks' command."""
+        at = command.index("--") + 1
+        return command[:at], command[at:]
 
 
 class Threads(EndToEnd):

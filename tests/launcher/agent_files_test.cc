@@ -1,6 +1,7 @@
 // The files of an agent after a crash at each byte of a write, on a full disk, and where nothing
 // can be written: the coordinator's and the agents' cores touch none, so these are all that a crash
 // can damage for the next agent.
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -14,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "gmock/gmock.h"
@@ -173,6 +176,67 @@ TEST_F(AgentFiles, TheNumberOfTheNextLogsIsBehindAllThatACrashHasLeft) {
   }
   Write("logs/attempt-4", "");  // A disk was full, and no folder was made of it.
   EXPECT_EQ(NewestAttempt(At("logs")), 4);
+}
+
+// A rank's output, which its process appends to.
+class LimitedLog : public AgentFiles {
+ protected:
+  void Append(const std::string& text) const {
+    ASSERT_TRUE(WriteFully(writer_.get(), text.data(), text.size()).ok());
+  }
+  std::string Output() const { return ReadFile(path_).value_or("none"); }
+  std::string Kept() const { return ReadFile(path_ + ".1").value_or("none"); }
+
+  const std::string path_ = At("rank-0.out");
+  const UniqueFd writer_ = *OpenFile(path_, O_WRONLY | O_CREAT | O_APPEND);
+};
+
+TEST_F(LimitedLog, IsBegunAnewAboveItsLimitWithItsLastBytesKept) {
+  Append("one\n");
+  ASSERT_TRUE(LimitLog(path_, 4).ok());
+  EXPECT_EQ(Output(), "one\n") << "it is not above the limit";
+  EXPECT_EQ(Kept(), "none");
+  Append("two\n");
+  ASSERT_TRUE(LimitLog(path_, 4).ok());
+  EXPECT_EQ(Output(), "");
+  EXPECT_EQ(Kept(), "two\n");
+  Append("three\n");
+  EXPECT_EQ(Output(), "three\n") << "the same process writes on";
+  ASSERT_TRUE(LimitLog(path_, 4).ok());
+  EXPECT_EQ(Output(), "");
+  EXPECT_EQ(Kept(), "ree\n");
+}
+
+TEST_F(LimitedLog, StaysAsItIsWhereItCannotBeKept) {
+  std::filesystem::create_directories(path_ + ".1/folder");
+  Append("one\n");
+  const absl::Status limited = LimitLog(path_, 2);
+  EXPECT_THAT(std::string(limited.message()), HasSubstr("rank-0.out.1"));
+  EXPECT_EQ(Output(), "one\n");
+}
+
+TEST_F(LimitedLog, IsLookedAtUntilTheAttemptEnds) {
+  const LogLimits limits({path_, At("never-there")}, 4, absl::Milliseconds(5));
+  Append("three\n");
+  for (const Deadline deadline = Deadline::After(absl::Seconds(30));
+       !Output().empty() && !deadline.Expired();) {
+    Clock::Real().Sleep(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(Output(), "");
+  EXPECT_EQ(Kept(), "ree\n");
+}
+
+TEST(LogBytesMax, IsANumberOfBytesOrTheDefault) {
+  EXPECT_EQ(*LogBytesMax(""), uint64_t{256} << 20);
+  EXPECT_EQ(*LogBytesMax("0"), 0U);
+  EXPECT_EQ(*LogBytesMax("1000"), 1000U);
+  for (const char* const text : {"-1", "1k", "a\nb"}) {
+    const absl::Status refused = LogBytesMax(text).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(
+        std::string(refused.message()),
+        ::testing::AllOf(HasSubstr("DTRAIN_LOG_BYTES_MAX is \""), ::testing::Not(HasSubstr("\n"))));
+  }
 }
 
 }  // namespace

@@ -178,7 +178,11 @@ TEST(Dtrain, AMisspeltOptionIsToldWithTheNearest) {
       {{"finetune", "gpt2", "chats.jsonl", "--out", "tuned", "--epochs", "-1"},
        "dtrain finetune: --epochs: Value -1 is not a number above 0; see dtrain finetune --help"},
       {{"exit-codes", "75"},
-       "dtrain exit-codes: argument 75 was not expected; see dtrain exit-codes --help"}};
+       "dtrain exit-codes: argument 75 was not expected; see dtrain exit-codes --help"},
+      // A value may not begin a line of its own, nor drive the terminal.
+      {{"exit-codes", "7\n5"},
+       "dtrain exit-codes: argument 7?5 was not expected; see dtrain exit-codes --help"},
+      {{"--\x1b[2J"}, "dtrain: unknown option --?[2J; see dtrain --help"}};
   for (const auto& [arguments, message] : wrong) {
     LaunchedJob job(arguments);
     EXPECT_EQ(job.Wait(), 64) << message;

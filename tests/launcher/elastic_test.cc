@@ -41,6 +41,19 @@ class ElasticTest : public NodesTest {
     return absl::StrFormat("run/logs/attempt-%d/rank-%d.out", attempt, rank);
   }
 
+  // The output of `dtrain status` on the host of `node`, once it has `text`.
+  static std::string AwaitStatus(const LaunchedJob& node, const std::string& text) {
+    std::string said;
+    for (const Deadline deadline = Deadline::After(absl::Seconds(30));
+         !absl::StrContains(said, text) && !deadline.Expired();) {
+      LaunchedJob status({"status", node.folder() + "/run"});
+      EXPECT_EQ(status.Wait(), 0) << status.Err();
+      said = status.Out();
+    }
+    EXPECT_THAT(said, HasSubstr(text));
+    return said;
+  }
+
   const std::string endpoint_ = FreeEndpoint();
 };
 
@@ -56,6 +69,9 @@ TEST_F(ElasticTest, ASpareTakesThePlaceOfAKilledNode) {
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
   LaunchedJob spare(Elastic(7));
   ASSERT_TRUE(spare.AwaitText("stderr", "is a spare: 2 nodes train"));
+  const std::string status = AwaitStatus(spare, "-          -  spare");
+  EXPECT_THAT(status, HasSubstr("attempt 0, 2 ranks on 2 nodes\n"));
+  EXPECT_THAT(status, HasSubstr("     1          -             none yet\n"));
   second.Signal(SIGKILL);
   EXPECT_EQ(first.Wait(), 0) << first.Err();
   EXPECT_EQ(spare.Wait(), 0) << spare.Err();
@@ -71,6 +87,19 @@ TEST_F(ElasticTest, WithoutASpareTheJobGoesOnWithFewerNodes) {
   ASSERT_TRUE(second.AwaitText(Out(0, 1), "attempt 0 rank 1 of 2"));
   second.Signal(SIGKILL);
   EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
+}
+
+TEST_F(ElasticTest, ANodeThatHasNoPlaceForItsRanksOutputIsLeftOut) {
+  LaunchedJob first(Elastic(0));
+  // A file in the place of the folder of the first attempt.
+  LaunchedJob second(Elastic(1),
+                     {"sh", "-c", "mkdir -p run/logs; : >run/logs/attempt-0; exec \"$0\" \"$@\""});
+  EXPECT_EQ(second.Wait(), 64) << second.Err();
+  EXPECT_THAT(second.Err(), HasSubstr("no place for the ranks' output: "));
+  EXPECT_THAT(second.Err(), HasSubstr(" cannot start its ranks and is left out"));
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_THAT(first.Err(), HasSubstr(" is lost: it cannot start its ranks"));
   EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
 }
 

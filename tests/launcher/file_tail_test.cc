@@ -86,5 +86,17 @@ TEST_F(FileTailTest, LastLinesAreThisAttemptsOnly) {
   EXPECT_THAT(LastLines(path_ + ".none", 0, 9), IsEmpty());
 }
 
+TEST_F(FileTailTest, LastLinesOfAFileThatWasBegunAnewBeginBeforeThat) {
+  Append("1\n2\n3\n");
+  const uint64_t from = FileEnd(path_);
+  std::filesystem::copy_file(path_, KeptPath(path_));
+  std::filesystem::resize_file(path_, 0);
+  EXPECT_THAT(LastLines(path_, 0, 2), ElementsAre("2", "3"));
+  Append("4\n");
+  EXPECT_THAT(LastLines(path_, 0, 3), ElementsAre("2", "3", "4"));
+  EXPECT_THAT(LastLines(path_, from, 9), ElementsAre("1", "2", "3", "4"));
+  EXPECT_THAT(LastLines(path_, 0, 1), ElementsAre("4"));
+}
+
 }  // namespace
 }  // namespace dtrain::launcher::file_tail_test

@@ -122,12 +122,12 @@ TEST(FinetuneConfig, CountsStepsByEpochsAndEvaluatesOnceAnEpoch) {
   EXPECT_FALSE(config.contains("bf16"));
 }
 
-// With --set train_steps or train_epochs the schedule ends with the run: its end is train_steps
-// where the file leaves it out.
-TEST(FinetuneConfig, LeavesTheEndOfTheScheduleToTheLengthOfTheRun) {
+// The schedule follows the length of the run, also where --epochs or --set makes a run that goes on
+// longer: numbers in the file would be another run's.
+TEST(FinetuneConfig, LeavesTheScheduleToTheLengthOfTheRun) {
   const Json scheduler = FinetuneConfig(Options(), kRow, kRows)["scheduler"];
   EXPECT_EQ(scheduler["type"], "WarmupCosineLR");
-  EXPECT_EQ(scheduler["params"]["warmup_num_steps"], 2);
+  EXPECT_EQ(scheduler["params"]["warmup_num_steps"], "auto");
   EXPECT_FALSE(scheduler["params"].contains("total_num_steps"));
 }
 

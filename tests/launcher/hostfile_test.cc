@@ -110,11 +110,13 @@ TEST(ChooseHosts, IncludesWhatIsNamedInTheFilesOrder) {
   EXPECT_EQ(Chosen({.include = "w-2@w-0:3,1"}), "w-0:1,3 w-2:0,1");
   EXPECT_EQ(Chosen({.include = "w-0:1@w-0:0,1"}), "w-0:0,1") << "the slots of both";
   EXPECT_EQ(Chosen({.include = "w-0@w-0:2"}), "w-0:2") << "as DeepSpeed takes it";
+  EXPECT_EQ(Chosen({.include = "W-2@W-0:1@w-0:3"}), "w-0:1,3 w-2:0,1") << "one name in any case";
 }
 
 TEST(ChooseHosts, ExcludesWhatIsNamedAndHostsLeftWithoutSlots) {
   EXPECT_EQ(Chosen({.exclude = "w-1"}), "w-0:0,1,2,3 w-2:0,1");
   EXPECT_EQ(Chosen({.exclude = "w-1:0,2@w-2:0,1"}), "w-0:0,1,2,3 w-1:1,3");
+  EXPECT_EQ(Chosen({.exclude = "W-1@W-2:0"}), "w-0:0,1,2,3 w-2:1");
   EXPECT_EQ(Chosen({.exclude = "w-0@w-1@w-2"}), "--exclude leaves no host");
 }
 

@@ -2,6 +2,7 @@
 // messages, and what the hosts' answers and ends mean together.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -9,10 +10,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/hosts/channel_message.h"
 #include "launcher/hosts/exports.h"
 #include "launcher/hosts/frames.h"
 #include "launcher/hosts/host_answers.h"
 #include "launcher/hosts/host_plan.h"
+#include "launcher/hosts/host_tree.h"
 #include "launcher/hosts/node_messages.h"
 #include "launcher/hosts/ssh_command.h"
 #include "launcher/temp_dir.h"
@@ -62,7 +65,8 @@ TEST(SplitWords, TakesQuotesAndNothingElse) {
 }
 
 TEST(IsThisHost, KnowsItsNamesAndAddresses) {
-  for (const char* const name : {"localhost", "127.0.0.1", "::1", "n1.lab", "n1", "10.0.0.5"}) {
+  for (const char* const name :
+       {"localhost", "127.0.0.1", "::1", "n1.lab", "n1", "10.0.0.5", "N1.Lab", "N1", "LocalHost"}) {
     EXPECT_TRUE(IsThisHost(name, "n1.lab", {"10.0.0.5"})) << name;
   }
   for (const char* const name : {"n2", "n1.other", "10.0.0.6", "lab", ""}) {
@@ -180,6 +184,74 @@ TEST(JobMessage, CarriesAnyBytes) {
   }
 }
 
+TEST(ChannelMessage, CarriesAnyBytes) {
+  const ChannelMessage sent{0x80000102U, ChannelEvent::kErr, std::string("\0\xff x", 4)};
+  FrameReader reader("");
+  reader.Add(sent.ToFrame());
+  const auto frame = reader.Next();
+  ASSERT_TRUE(frame.ok() && frame->has_value()) << frame.status();
+  EXPECT_EQ((*frame)->kind, FrameKind::kChannel);
+  const auto read = ChannelMessage::Parse((*frame)->payload);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->channel, sent.channel);
+  EXPECT_EQ(read->event, sent.event);
+  EXPECT_EQ(read->bytes, sent.bytes);
+  for (const absl::string_view bad :
+       {absl::string_view(""), absl::string_view("\1\0\0\0", 4), absl::string_view("\1\0\0\0\0", 5),
+        absl::string_view("\1\0\0\0\x08", 5)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ChannelMessage::Parse(bad).status()));
+  }
+  const std::vector<std::string> words = {"ssh", "", kHostile, "-F"};
+  EXPECT_EQ(WordsOf(BytesOf(words)), words);
+  EXPECT_THAT(WordsOf(BytesOf({})), ElementsAre());
+}
+
+TEST(SplitIntoTree, GivesEachHostAParentThatStartsAtMostAsManyAsAllowed) {
+  for (const int fanout : {2, 3, 64}) {
+    for (const int count : {0, 1, 2, 63, 64, 65, 128, 64 * 64, 64 * 64 + 64, 64 * 64 + 65}) {
+      const std::vector<TreePlace> places = SplitIntoTree(count, fanout);
+      ASSERT_EQ(places.size(), static_cast<size_t>(count));
+      std::vector<int> started(static_cast<size_t>(count) + 1);  // The last is this host's.
+      for (int host = 0; host < count; ++host) {
+        const TreePlace& place = places[static_cast<size_t>(host)];
+        ASSERT_LT(place.parent, host);
+        ASSERT_GE(place.parent, -1);
+        const auto parent = static_cast<size_t>(place.parent < 0 ? count : place.parent);
+        EXPECT_LE(++started[parent], fanout) << count << " hosts, of which " << host;
+        EXPECT_EQ(place.hops, place.parent < 0 ? 1 : places[parent].hops + 1);
+      }
+    }
+  }
+}
+
+int HopsOf(int count, int fanout) {
+  int hops = 0;
+  for (const TreePlace& place : SplitIntoTree(count, fanout)) {
+    hops = std::max(hops, place.hops);
+  }
+  return hops;
+}
+
+TEST(SplitIntoTree, IsAsDeepAsItHasToBe) {
+  EXPECT_EQ(HopsOf(0, 64), 0);
+  EXPECT_EQ(HopsOf(1, 64), 1);
+  EXPECT_EQ(HopsOf(64, 64), 1);
+  EXPECT_EQ(HopsOf(65, 64), 2);
+  EXPECT_EQ(HopsOf(64 * 64 + 1, 64), 2);
+  EXPECT_EQ(HopsOf(64 + 64 * 64, 64), 2) << "64 hosts, each with 64 more";
+  EXPECT_EQ(HopsOf(64 + 64 * 64 + 1, 64), 3);
+  EXPECT_EQ(HopsOf(7, 2), 3);
+  EXPECT_EQ(HopsOf(5000, 0), 1) << "all from here";
+}
+
+TEST(SplitIntoTree, GivesAHostItsNeighbours) {
+  std::vector<int> parents;
+  for (const TreePlace& place : SplitIntoTree(7, 2)) {
+    parents.push_back(place.parent);
+  }
+  EXPECT_THAT(parents, ElementsAre(-1, 0, 0, -1, 3, 3, 5));
+}
+
 HostAnswer Answer(const std::string& host, const std::string& address) {
   HostAnswer answer;
   answer.host = host;
@@ -210,6 +282,19 @@ TEST(CheckAnswers, ListsEveryHostThatCannotStart) {
   EXPECT_THAT(silent.message(), AllOf(HasSubstr("a: Connection refused"), HasSubstr("b: it has")));
 }
 
+TEST(CheckAnswers, NamesTheHostWhoseSshDidNotReachAnotherAndTheFlagThatNeedsNone) {
+  std::vector<HostAnswer> answers = {Answer("a", "10.0.0.1"), Answer("b", "10.0.0.2"),
+                                     Answer("c", "10.0.0.3")};
+  answers[2].ssh_from = "b";
+  answers[1].silence = "No route to host";
+  EXPECT_THAT(CheckAnswers(answers, "1").message(), Not(HasSubstr("--ssh-fanout")));
+  answers[2].silence = "Permission denied (publickey).";
+  EXPECT_THAT(
+      CheckAnswers(answers, "1").message(),
+      AllOf(HasSubstr("b: No route to host; c: Permission denied (publickey). (ssh ran on host b)"),
+            HasSubstr("; if hosts may not log in to each other, --ssh-fanout 0 starts all")));
+}
+
 TEST(CheckAnswers, RefusesDifferentPrograms) {
   std::vector<HostAnswer> answers = {Answer("a", "10.0.0.1"), Answer("b", "10.0.0.2"),
                                      Answer("c", "10.0.0.3")};
@@ -223,6 +308,11 @@ TEST(MeetingAddress, IsWhereTheOtherHostsReachNodeZero) {
   EXPECT_EQ(*MeetingAddress({Answer("a", ""), Answer("b", ""), Answer("c", "10.0.0.3")}),
             "10.0.0.100");
   EXPECT_EQ(*MeetingAddress({Answer("a", ""), Answer("b", "")}), "127.0.0.1");
+  HostAnswer from_another = Answer("b", "10.0.0.2");  // Its client is not this host.
+  from_another.ssh_from = "c";
+  from_another.hello.client_address = "10.0.0.3";
+  EXPECT_EQ(*MeetingAddress({Answer("a", ""), from_another, Answer("c", "10.0.0.3")}),
+            "10.0.0.100");
   HostAnswer own_session = Answer("a", "192.168.1.1");  // The user came to this host over ssh.
   own_session.is_local = true;
   EXPECT_EQ(*MeetingAddress({own_session, Answer("b", "10.0.0.2")}), "10.0.0.100");
@@ -247,6 +337,30 @@ TEST(CodeOfJob, IsNodeZerosUnlessAnotherHostExplainsIt) {
   EXPECT_EQ(CodeOfJob({end(1, 130), lost(0)}, true), 130);
   EXPECT_EQ(CodeOfJob({stopped(0, 75), stopped(1, 75)}, true), 75) << "killed";
   EXPECT_EQ(CodeOfJob({end(0, 0), end(1, 3)}, false), 3);
+}
+
+TEST(PlanHosts, ThisHostIsInNoHostsShare) {
+  const TempDir folder = *TempDir::Create("/tmp");
+  LaunchOptions options;
+  options.hosts.hostfile = folder.path() + "/hosts";
+  options.hosts.fanout = 2;
+  std::ofstream(options.hosts.hostfile) << "a slots=1\nlocalhost slots=1\nb slots=1\nc slots=1\n";
+  const auto plans = PlanHosts(options, {});
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  std::vector<int> parents;
+  for (const HostPlan& plan : *plans) {
+    parents.push_back(plan.place.parent);
+  }
+  EXPECT_THAT(parents, ElementsAre(-1, -1, -1, 2)) << "b starts c";
+}
+
+TEST(DescribePlans, NamesTheHostThatStartsAnother) {
+  std::vector<HostPlan> plans(2);
+  plans[0].host = "n1";
+  plans[1].host = "n2";
+  plans[1].place = {0, 2};
+  EXPECT_THAT(DescribePlans(plans),
+              HasSubstr("  started by host n1, 2 connections of ssh from here\n"));
 }
 
 TEST(DescribePlans, ShowsCommandsAndMessagesWithoutTheToken) {

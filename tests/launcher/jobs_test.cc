@@ -126,9 +126,35 @@ TEST_F(Jobs, AFolderOfOthersIsRefusedAndTrainingGoesOn) {
               AllOf(HasSubstr("`dtrain ps` does not show this job"), HasSubstr("exit code 0")));
 }
 
+// What a rank writes before its file is begun anew is in FILE.1.
+TEST(Outputs, OfARankAreKeptWithinTheLimit) {
+  const std::string out = "run/logs/attempt-0/rank-1.out";
+  const std::string script = absl::StrCat("[ $RANK = 0 ] && exit; printf %02000d 0; while [ -s ",
+                                          out, " ]; do sleep 0.05; done; echo end");
+  LaunchedJob job({"launch", "--nproc-per-node", "2", "--run-dir", "run", "--", "sh", "-c", script},
+                  {"env", "DTRAIN_LOG_BYTES_MAX=1000"});
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(job.File(out), "end\n");
+  EXPECT_EQ(job.File(out + ".1"), std::string(1000, '0'));
+  LaunchedJob refused({"launch", "--run-dir", "run", "true"}, {"env", "DTRAIN_LOG_BYTES_MAX=many"});
+  EXPECT_EQ(refused.Wait(), 64);
+  EXPECT_THAT(refused.Err(), HasSubstr("DTRAIN_LOG_BYTES_MAX is \"many\""));
+}
+
 TEST(ProcessStart, KnowsThisProcessAndNoOther) {
   EXPECT_GT(ProcessStart(getpid()), 0);
   EXPECT_EQ(ProcessStart(0x3fffffff), 0);
+}
+
+TEST(JobIn, IsTheFirstNodeOfTheJobInThatDirectory) {
+  std::vector<JobFacts> jobs(4);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].run_dir = i == 3 ? "/runs/b" : "/runs/a";
+    jobs[i].node_rank = 3 - static_cast<int>(i);
+  }
+  ASSERT_NE(JobIn("/runs/./a", jobs), nullptr);
+  EXPECT_EQ(JobIn("/runs/./a", jobs)->node_rank, 1);
+  EXPECT_EQ(JobIn("/runs/c", jobs), nullptr);
 }
 
 TEST(RunningJobs, SkipsWhatIsNoJob) {

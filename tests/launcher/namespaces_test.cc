@@ -56,5 +56,20 @@ TEST_F(NodesTest, AgentsMeetAcrossNetworkNamespaces) {
   std::remove(spoken.c_str());
 }
 
+// A namespace of its own leads to no name service. That says nothing of the name, which another
+// start may find.
+TEST_F(NodesTest, ANameServiceThatDoesNotAnswerIsATemporaryFailure) {
+  if (!Shell("unshare -n true")) {
+    GTEST_SKIP() << "no process can have a network namespace of its own here: THIS CASE DID NOT "
+                    "RUN";
+  }
+  std::vector<std::string> arguments = Node(1, "127.0.0.1:29500", 1, "true");
+  arguments.insert(arguments.begin() + 1, {"--local-addr", "nobody.example"});
+  LaunchedJob job(arguments, {"unshare", "-n"});
+  EXPECT_EQ(job.Wait(), 75) << job.Err();
+  EXPECT_THAT(job.Err(), HasSubstr("--local-addr: cannot resolve host \"nobody.example\": "));
+  EXPECT_THAT(job.Err(), HasSubstr("name service"));
+}
+
 }  // namespace
 }  // namespace dtrain::launcher::namespaces_test

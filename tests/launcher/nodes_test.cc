@@ -4,7 +4,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/time/clock.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "comm/net/store_client.h"
+#include "comm/net/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/machine.h"
@@ -66,6 +70,91 @@ TEST_F(NodesTest, TheOtherNodeStopsWhenTheCoordinatorsLauncherIsKilled) {
   EXPECT_THAT(second.Err(), HasSubstr("coordinator on node 0 is lost"));
   EXPECT_TRUE(first.AwaitNothingLeft());
   EXPECT_TRUE(second.AwaitNothingLeft());
+}
+
+// Its connection ends with it. By its silence it would be lost after 15 s.
+TEST_F(NodesTest, AKilledLauncherOfAnotherNodeIsNoticedAtOnce) {
+  const std::string endpoint = FreeEndpoint();
+  LaunchedJob first(Node(0, endpoint, 1, "echo ready; sleep 1000"));
+  LaunchedJob second(Node(1, endpoint, 1, "echo ready; sleep 1000"));
+  ASSERT_TRUE(first.AwaitText("run/logs/attempt-0/rank-0.out", "ready"));
+  ASSERT_TRUE(second.AwaitText("run/logs/attempt-0/rank-1.out", "ready"));
+  const absl::Time killed = absl::Now();
+  second.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait(), 75) << first.Err();
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(10));
+  EXPECT_THAT(first.Err(), HasSubstr("node 1 is lost: the connection of its agent has ended"));
+  EXPECT_TRUE(first.AwaitNothingLeft());
+  EXPECT_TRUE(second.AwaitNothingLeft());
+}
+
+// Its ranks never come, and those of the other node would wait for them.
+TEST_F(NodesTest, ANodeThatHasNoPlaceForItsRanksOutputEndsAll) {
+  const std::string endpoint = FreeEndpoint();
+  LaunchedJob first(Node(0, endpoint, 1, "sleep 1000"));
+  // A file in the place of the folder of the attempt that node 0 counts.
+  LaunchedJob second(Node(1, endpoint, 1, "sleep 1000"),
+                     {"sh", "-c", "mkdir -p run/logs; : >run/logs/attempt-0; exec \"$0\" \"$@\""});
+  EXPECT_EQ(second.Wait(), 64) << second.Err();
+  EXPECT_THAT(second.Err(), HasSubstr("no place for the ranks' output: "));
+  EXPECT_THAT(second.Err(), HasSubstr("another --log-dir"));
+  EXPECT_EQ(first.Wait(), 64) << first.Err();
+  EXPECT_THAT(first.Err(), HasSubstr("no place for the ranks' output: "));
+  EXPECT_TRUE(first.AwaitNothingLeft());
+}
+
+TEST_F(NodesTest, StatusTellsOnEachNodeOfTheRanksOfAllAndWhichNodeDoesNotAnswer) {
+  const std::string endpoint = FreeEndpoint();
+  const std::string script = "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done";
+  LaunchedJob first(Node(0, endpoint, 2, script));
+  LaunchedJob second(Node(1, endpoint, 1, script));
+  for (const char* const out : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
+    ASSERT_TRUE(first.AwaitText(out, "ready"));
+  }
+  ASSERT_TRUE(second.AwaitText("run/logs/attempt-0/rank-2.out", "ready"));
+  LaunchedJob status({"status", "--json", second.folder() + "/run"});
+  EXPECT_EQ(status.Wait(), 0) << status.Err();
+  const auto told = ParseJson(status.Out(), "status");
+  ASSERT_TRUE(told.ok()) << told.status();
+  ASSERT_EQ((*told)["ranks"].size(), 3U) << status.Out();
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const Json& row = (*told)["ranks"][rank];
+    EXPECT_EQ(row["rank"], rank);
+    EXPECT_EQ(row["node"], rank / 2);
+    EXPECT_EQ(row["host"], HostName());
+    EXPECT_EQ(row["alive"], true);
+  }
+  LaunchedJob logs({"logs", "--rank", "2", first.folder() + "/run"});
+  EXPECT_EQ(logs.Wait(), 64);
+  EXPECT_THAT(logs.Err(), HasSubstr("rank 2 runs on node 1; see its output by: ssh " + HostName() +
+                                    " dtrain logs --rank 2 " + first.folder() + "/run"));
+
+  second.Signal(SIGSTOP);
+  LaunchedJob silent({"status", first.folder() + "/run"});
+  EXPECT_EQ(silent.Wait(), 0) << silent.Err();
+  EXPECT_THAT(silent.Out(), HasSubstr("3 ranks on 2 nodes, of which 1 does not answer\n"));
+  EXPECT_THAT(silent.Out(), HasSubstr("     1          -             none yet\n"));
+  EXPECT_THAT(silent.Out(), HasSubstr("     2          -  ?          its node does not answer\n"));
+  second.Signal(SIGCONT);
+  first.Signal(SIGTERM);
+  EXPECT_EQ(first.Wait(), 143) << first.Err();
+  EXPECT_EQ(second.Wait(), 143) << second.Err();
+}
+
+// Nodes that are started by hand may have other installations.
+TEST_F(NodesTest, AnotherVersionIsRefused) {
+  constexpr absl::Duration kAtMost = absl::Seconds(30);
+  const comm::JobKey key = *comm::JobKey::FromFile(token_);
+  const auto server = *comm::StoreServer::Create("127.0.0.1", 0, key, 0);
+  const auto node_0 = *comm::StoreClient::Connect(
+      server->endpoint(), key,
+      {.epoch = 0, .role = comm::Hello::Role::kAgent, .id = 0, .name = "node 0"},
+      Deadline::After(kAtMost));
+  const char* const job = R"({"run_id": "x", "nodes": 2, "master_port": 1, "version": "9.9.9"})";
+  ASSERT_TRUE(node_0->Set("launch/job", job, Deadline::After(kAtMost)).ok());
+  LaunchedJob second(Node(1, server->endpoint().ToString(), 1, "true"));
+  EXPECT_EQ(second.Wait(), 64) << second.Err();
+  EXPECT_THAT(second.Err(), HasSubstr("node 0 has dtrain 9.9.9, this node "));
 }
 
 TEST_F(NodesTest, AnotherTokenIsRefused) {

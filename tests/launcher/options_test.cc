@@ -191,8 +191,9 @@ TEST(ParseLaunch, RefusesWhatContradictsAHostfileOrNeedsOne) {
   }
   EXPECT_THAT(Bad({"--hostfile", "h", "--standalone", "p"}),
               HasSubstr("--standalone contradicts --hostfile"));
-  for (const char* const flag : {"--include", "--exclude", "--ssh-port", "--launcher-args",
-                                 "--export", "--topology-conf", "--remote-dtrain"}) {
+  for (const char* const flag :
+       {"--include", "--exclude", "--ssh-port", "--launcher-args", "--export", "--topology-conf",
+        "--remote-dtrain", "--ssh-fanout"}) {
     EXPECT_THAT(Bad({flag, "1", "p"}), HasSubstr(absl::StrCat(flag, " needs --hostfile FILE")));
   }
   EXPECT_TRUE(Good({"--dry-run", "p"}).hosts.dry_run) << "of this node";
@@ -204,6 +205,13 @@ TEST(ParseLaunch, RefusesWhatContradictsAHostfileOrNeedsOne) {
                 HasSubstr("--nproc-per-node is \""));
     EXPECT_THAT(Bad({"--hostfile", "h", "--ssh-port", number, "p"}), HasSubstr("--ssh-port is \""));
   }
+  for (const char* const number : {"1", "-1", "auto", "1025", ""}) {
+    EXPECT_THAT(Bad({"--hostfile", "h", "--ssh-fanout", number, "p"}),
+                HasSubstr("--ssh-fanout is \""));
+  }
+  EXPECT_EQ(Good({"--hostfile", "h", "p"}).hosts.fanout, 64);
+  EXPECT_EQ(Good({"--hostfile", "h", "--ssh-fanout", "0", "p"}).hosts.fanout, 0);
+  EXPECT_TRUE(Good({"--hostfile", "h", "--ssh-fanout", "2", "p"}).hosts.flags.empty());
 }
 
 TEST(ParseLaunch, AnEmptyValueIsEmptyAndTakesNoOtherWord) {

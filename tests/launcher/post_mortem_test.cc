@@ -79,6 +79,23 @@ TEST(PostMortem, ARankThatTheKernelKilledForMemoryIsSaidToBe) {
   EXPECT_EQ(report["kernel"]["messages"][0]["pid"], 102);
 }
 
+// The kernel's messages are often hidden from users, and from containers always.
+TEST(PostMortem, TheCountOfItsMemoryCgroupTellsWhereTheKernelsMessagesAreHidden) {
+  PostMortemFacts facts = KilledRank();
+  facts.kernel_unreadable = "Operation not permitted";
+  EXPECT_EQ(WhyKilled(facts), "");
+  facts.oom_kills = 1;
+  EXPECT_EQ(PostMortemJson(facts)["kind"], "out_of_memory");
+  EXPECT_EQ(PostMortemJson(facts)["kernel"]["oom_kills"], 1);
+  EXPECT_EQ(WhyKilled(facts),
+            "the kernel killed 1 process of its memory cgroup because memory ran out there");
+  facts.node = 1;
+  EXPECT_EQ(WhyKilled(facts), "") << "the rank was on another node";
+  facts.node = 0;
+  facts.ends[1].signal = SIGSEGV;
+  EXPECT_EQ(PostMortemJson(facts)["kind"], "signal");
+}
+
 TEST(PostMortem, OfAHangHasItsKindAndWhereTheThreadsAre) {
   PostMortemFacts facts;
   facts.exit_code = kExitTemporary;

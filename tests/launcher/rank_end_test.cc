@@ -171,6 +171,19 @@ TEST(Order, KeepsEveryFieldOfAnEnd) {
   EXPECT_EQ(back->end.log, "/runs/a/logs/rank-5.log");
 }
 
+TEST(Order, KeepsTheNameOfAQuestion) {
+  Order question;
+  question.kind = Order::Kind::kAsk;
+  question.node = -1;
+  question.answers = "answers/7";
+  const absl::StatusOr<Order> back = Order::Parse(question.Encode());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->kind, Order::Kind::kAsk);
+  EXPECT_EQ(back->node, -1);
+  EXPECT_EQ(back->answers, "answers/7");
+  EXPECT_FALSE(Order::Parse(R"({"kind": "ask", "node": 1, "signal": 0, "end": "{}"})").ok());
+}
+
 TEST(SignalName, IsTheManualsOrTheNumber) {
   for (const auto& [signal, name] :
        {std::pair(SIGHUP, "SIGHUP"), std::pair(SIGQUIT, "SIGQUIT"), std::pair(SIGTRAP, "SIGTRAP"),
@@ -188,6 +201,8 @@ TEST(DescribeFailure, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(DescribeFailure(end), "rank 1 ended with exit code 17, pid 7 on host a");
   end.step = 0;
   EXPECT_EQ(DescribeFailure(end), "rank 1 ended with exit code 17, pid 7 on host a, after step 0");
+  EXPECT_EQ(DescribeFailure({.rank = 1, .host = "a", .exit_code = 75}),
+            "rank 1 cannot be started on host a");
 }
 
 // Only lines that the error touches are removed, and not the line before or after.

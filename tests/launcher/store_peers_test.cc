@@ -6,8 +6,10 @@
 
 #include <csignal>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "comm/net/store_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,19 +25,27 @@ constexpr int kAtMostMs = 30'000;
 class StorePeersTest : public ::testing::Test {
  protected:
   // Connects as the agent of `node`.
-  std::unique_ptr<comm::StoreClient> Connect(int node) {
+  std::unique_ptr<comm::StoreClient> Connect(int node, const std::string& name = "agent") {
     auto client = comm::StoreClient::Connect(
         server_->endpoint(), key_,
-        {.epoch = 0, .role = comm::Hello::Role::kAgent, .id = node, .name = "agent"},
+        {.epoch = 0, .role = comm::Hello::Role::kAgent, .id = node, .name = name},
         Deadline::After(absl::Seconds(30)));
     EXPECT_TRUE(client.ok()) << client.status();
     return *std::move(client);
   }
+  // Connects as the one agent of `node`, which it claims.
+  std::unique_ptr<comm::StoreClient> Claim(int node) {
+    const std::string name = absl::StrCat("node ", node, " #1");
+    auto client = Connect(node, name);
+    EXPECT_TRUE(client->Set(AgentNameKey(node), name, Deadline::After(kAtMost)).ok());
+    return client;
+  }
   std::unique_ptr<StorePeers> Join(int node, absl::Duration silence) {
-    auto peers = StorePeers::Create(Connect(node), {.node = node,
-                                                    .nodes = 2,
-                                                    .beat_interval = absl::Milliseconds(20),
-                                                    .beat_timeout = silence});
+    auto peers = StorePeers::Create(Claim(node), {.node = node,
+                                                  .nodes = 2,
+                                                  .beat_interval = absl::Milliseconds(20),
+                                                  .beat_timeout = silence,
+                                                  .gone = node == 0 ? gone_ : nullptr});
     EXPECT_TRUE(peers.ok()) << peers.status();
     return *std::move(peers);
   }
@@ -45,9 +55,16 @@ class StorePeersTest : public ::testing::Test {
     return poll(&entry, 1, timeout_ms) == 1;
   }
 
+  static comm::StoreServerOptions Telling(const std::shared_ptr<GoneAgents>& gone) {
+    comm::StoreServerOptions options;
+    options.gone = [gone](const comm::Hello& client) { gone->Add(client); };
+    return options;
+  }
+
   const comm::JobKey key_ = *comm::JobKey::Generate();
+  const std::shared_ptr<GoneAgents> gone_ = std::make_shared<GoneAgents>();
   const std::unique_ptr<comm::StoreServer> server_ =
-      *comm::StoreServer::Create("127.0.0.1", 0, key_, 0);
+      *comm::StoreServer::Create("127.0.0.1", 0, key_, 0, Telling(gone_));
 };
 
 TEST_F(StorePeersTest, AnAgentThatIsSilentIsLost) {
@@ -58,6 +75,19 @@ TEST_F(StorePeersTest, AnAgentThatIsSilentIsLost) {
   const absl::Status health = node_0->health();
   EXPECT_EQ(health.code(), absl::StatusCode::kUnavailable) << "exit code 75: a restart helps";
   EXPECT_EQ(std::string(health.message()), "node 1 is lost: its agent has been silent for 500ms");
+}
+
+// It may have been killed. Another agent that took itself for the same node was refused.
+TEST_F(StorePeersTest, AnAgentWhoseConnectionEndsWithoutAGoodbyeIsLostBeforeItIsSilent) {
+  auto node_1 = Claim(1);
+  const auto node_0 = Join(0, absl::Hours(1));
+  Connect(1, "node 1 #2").reset();
+  EXPECT_FALSE(Wakes(*node_0, 500)) << node_0->health();
+  node_1.reset();
+  ASSERT_TRUE(Wakes(*node_0, kAtMostMs));
+  EXPECT_EQ(node_0->health().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(node_0->health().message()),
+            "node 1 is lost: the connection of its agent has ended");
 }
 
 // As when node 0 was stopped by a signal, or its virtual machine was suspended: it has looked at

@@ -279,6 +279,35 @@ TEST_F(SupervisorTest, ARankThatFailedBeforeAPeerWasFoundLostIsTheCauseAndTheOth
   EXPECT_EQ(peers.published(), (std::vector<int>{64, 0}));
 }
 
+// Keeps what it is to tell the other nodes.
+class KeepsOrders final : public Peers {
+ public:
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override { return {}; }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order order) override { published_.push_back(std::move(order)); }
+  int nodes() const override { return 1; }
+  const std::vector<Order>& published() const { return published_; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
+  std::vector<Order> published_;
+};
+
+// The ranks of the other nodes would wait for those that do not come.
+TEST_F(SupervisorTest, ANodeThatCannotStartItsRanksTellsTheOthersWhy) {
+  std::filesystem::create_directory(folder() + "/rank-0.out");  // In the place of its output.
+  KeepsOrders peers;
+  const AttemptResult result = Run({"-c", "exit 0"}, 1, peers);
+  EXPECT_EQ(ExitCodeOf(result), 64);
+  ASSERT_EQ(peers.published().size(), 2U);
+  const Order& failed = peers.published().front();
+  EXPECT_EQ(failed.kind, Order::Kind::kFail);
+  EXPECT_EQ(failed.end.exit_code, 64);
+  EXPECT_NE(failed.end.error.find("rank-0.out"), std::string::npos) << failed.end.error;
+  EXPECT_EQ(peers.published().back().kind, Order::Kind::kEnded);
+}
+
 // The store of node 0 closes behind the news that its ranks have ended. A supervisor's third look
 // finds the store closed, and the news at `turn` of its looks for orders.
 class EndsWell final : public Peers {

@@ -242,7 +242,7 @@ class EndToEnd(unittest.TestCase):
 
     @staticmethod
     def model_files(run_dir):
-        """The newest checkpoint's weights and shape: name -> bytes. A corpus elsewhere brings no tokenizer."""
+        """The newest checkpoint's weights and shape: name -> bytes."""
         checkpoints = f"{run_dir}/checkpoints"
         newest = max(n for n in os.listdir(checkpoints) if n.startswith("step-"))
         model = f"{checkpoints}/{newest}/model"

@@ -1,24 +1,30 @@
-// The whole coordinator and its agents over simulated nodes, clock and network: messages are read
-// and written as in a job, and delayed, cut off and lost with the processes that hold them. Agents
+// The whole coordinator and its agents over simulated nodes, clock and network: messages are
+// delayed, sent twice, held back by cut links and lost with the processes that hold them. Agents
 // and coordinators die and come back. Safety: a number of an attempt has one world, no two attempts
 // train at once among those that hear each other, and no attempt is ended by the loss of a
 // coordinator that comes back. Liveness: when the faults have ended, all nodes that fit train.
 //
-// DTRAIN_SIMULATION_SEED=S runs that seed alone and prints what happens in it.
+// What the network may do follows from the launcher's, where an agent has one TCP connection to its
+// coordinator and makes no call again on another one:
+// - A message comes once, in the order of its agent's messages, or is lost with a process or a
+//   connection. What is written while packets are lost comes when they get through again.
+// - A report comes twice if the coordinator changes while it is posted: with the join to the
+//   successor, and by itself before or behind it. A user's request comes twice when he repeats it.
+//   A join does not: an agent that cannot tell whether it got through comes back by another name.
+// - An agent reads each order once, late if its host is busy.
+// - A link may be cut in one direction. Real agents read by requests, so that one whose packets are
+//   lost soon reads nothing either; here it goes on reading, which is worse.
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <deque>
-#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "launcher/nodes/coordinator_state.h"
@@ -36,22 +42,23 @@ using simulation::kTick;
 constexpr int64_t kFaultTime = 40 * kSecond;
 constexpr int64_t kQuietTime = 50 * kSecond;
 constexpr int64_t kPatience = 30 * kSecond;
-constexpr int kSeeds = 1000;
-constexpr int kSeedsOfLongTest = 20'000;
+// In one of so many seeds messages are written and read as in a job, which takes most of the time.
+constexpr uint64_t kSeedsForOneWritten = 16;
 
-int64_t Setting(const char* name, int64_t otherwise) {
-  const char* const text = std::getenv(name);
-  int64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
-
-// Which faults a simulation has besides losses of nodes.
+// Which faults a simulation has besides losses of coordinators.
 enum class Faults { kAll, kCoordinatorsOnly };
+
+// What does not get through between a node and the coordinator.
+enum class Cut { kNone, kBoth, kFromNode, kToNode };
 
 class Simulation {
  public:
   Simulation(uint64_t seed, Faults faults, bool is_told)
-      : chance_(seed), faults_(faults), is_told_(is_told), options_(MakeOptions()) {
+      : chance_(seed),
+        faults_(faults),
+        is_written_(seed % kSeedsForOneWritten == 0),
+        is_told_(is_told),
+        options_(simulation::JobOf(chance_, 2 + (Rarely(40) ? Below(61) : Below(7)))) {
     nodes_.resize(static_cast<size_t>(options_.nodes_max + Below(3)));
     StartCoordinator(/*is_successor=*/false);
     for (size_t number = 0; number < nodes_.size(); ++number) {
@@ -79,32 +86,38 @@ class Simulation {
  private:
   struct Agent {
     std::string name;
-    std::unique_ptr<LobbyInbox> inbox;
-    int64_t term = 0;       // The coordinator that it follows; 0: it has not joined one.
-    size_t next_order = 0;  // The next one of that coordinator's.
-    int64_t lost_at = 0;    // When it lost its coordinator; 0: it has one.
-    bool is_cut = false;    // Nothing goes from or to it.
-    int running = -1;       // The attempt of its ranks.
-  };
-  struct Node {
-    std::unique_ptr<Agent> agent;  // Null: the node is down.
+    LobbyInbox inbox;
+    int64_t term = 0;        // The coordinator that it follows; 0: it has not joined one.
+    size_t next_order = 0;   // The next one of that coordinator's.
+    int64_t lost_at = 0;     // When it lost its coordinator; 0: it has one.
+    int running = -1;        // The attempt of its ranks.
+    int64_t sent_until = 0;  // When the last of its messages arrives.
   };
   struct Letter {
     int64_t at = 0;
-    std::string text;
+    LobbyMessage message;
+  };
+  struct Node {
+    std::unique_ptr<Agent> agent;  // Null: the node is down.
+    Cut cut = Cut::kNone;
+    int64_t cut_until = 0;
+    std::vector<Letter> held;        // What it wrote while it was not heard.
+    std::vector<std::string> ended;  // Its agents whose connections ended meanwhile.
+
+    bool hears() const { return cut == Cut::kNone || cut == Cut::kFromNode; }
+    bool is_heard() const { return cut == Cut::kNone || cut == Cut::kToNode; }
+  };
+  struct SentOrder {
+    int64_t at = 0;
+    LobbyOrder order;
   };
 
   int Below(int bound) { return chance_.Below(bound); }
   bool Rarely(int one_in) { return chance_.Rarely(one_in); }
   bool has_nodes_faults() const { return faults_ == Faults::kAll; }
-  void Tell(const std::string& text) const {
-    if (is_told_) {
-      std::printf("%8.1f s  %s\n", static_cast<double>(now_) * 1e-9, text.c_str());
-    }
-  }
-
-  ElasticOptions MakeOptions() {
-    return simulation::JobOf(chance_, 2 + (Rarely(40) ? Below(61) : Below(7)));
+  template <typename... Words>
+  void Tell(const Words&... words) const {
+    simulation::TellIf(is_told_, now_, words...);
   }
 
   void StartCoordinator(bool is_successor) {
@@ -114,131 +127,232 @@ class Simulation {
     coordinator_ = std::make_unique<CoordinatorState>(options, absl::Milliseconds(900), now_);
     orders_.clear();
     inbox_.clear();
-    gone_.clear();
-    Tell(absl::StrCat("coordinator ", term_, " starts"));
+    news_ = {.passed = absl::Nanoseconds(kTick)};
+    Tell("coordinator ", term_, " starts");
   }
   void KillCoordinator() {
-    Tell(absl::StrCat("coordinator ", term_, " dies"));
+    Tell("coordinator ", term_, " dies");
     coordinator_.reset();
+    for (Node& node : nodes_) {  // Their connections were to it.
+      node.held.clear();
+      node.ended.clear();
+    }
     coordinator_at_ = now_ + Below(8) * kSecond;
   }
 
   void StartAgent(size_t number, std::optional<AttemptMemory> memory) {
-    Agent agent;
-    agent.name = absl::StrCat("node ", number, " #", next_name_++);
-    agent.inbox = std::make_unique<LobbyInbox>(agent.name, std::move(memory));
-    nodes_[number].agent = std::make_unique<Agent>(std::move(agent));
-  }
-  // Its connection ends with it, and its ranks die.
-  void KillAgent(size_t number) {
-    Agent& agent = *nodes_[number].agent;
-    Tell(absl::StrCat(agent.name, " dies in attempt ", agent.running));
-    if (!agent.is_cut) {
-      gone_.push_back(agent.name);
+    Node& node = nodes_[number];
+    if (node.agent != nullptr) {
+      news_.heard.erase(node.agent->name);
     }
-    nodes_[number].agent.reset();
+    const std::string name = absl::StrCat("node ", number, " #", next_name_++);
+    node.agent = std::make_unique<Agent>(Agent{name, LobbyInbox(name, std::move(memory))});
+  }
+  // Its ranks die with it. A host that goes down ends no connection, and what it holds is lost.
+  void KillAgent(size_t number, bool with_host) {
+    Node& node = nodes_[number];
+    Tell(node.agent->name, " dies in attempt ", node.agent->running, with_host ? ", its host" : "");
+    if (with_host) {
+      node.held.clear();
+      node.ended.clear();
+    } else {
+      EndConnection(node);
+    }
+    news_.heard.erase(node.agent->name);
+    node.agent.reset();
+  }
+  void EndConnection(Node& node) {
+    if (node.is_heard()) {
+      news_.gone.push_back(node.agent->name);
+    } else if (IsConnected(*node.agent)) {
+      node.ended.push_back(node.agent->name);
+    }
+  }
+  // Whom the coordinator hears changes with the agents and the cuts only.
+  void NoteHeard(const Node& node) {
+    if (node.agent == nullptr) {
+      return;
+    }
+    if (node.agent->term == term_ && node.is_heard()) {
+      news_.heard.insert(node.agent->name);
+    } else {
+      news_.heard.erase(node.agent->name);
+    }
   }
 
-  void Send(const Agent& agent, LobbyMessage message) {
+  int64_t Delay() {
+    return (has_nodes_faults() && Rarely(10) ? Below(1000) : Below(150)) * kMillisecond;
+  }
+  bool IsConnected(const Agent& agent) const {
+    return coordinator_ != nullptr && agent.term == term_;
+  }
+  void Send(Node& node, LobbyMessage message) {
+    Agent& agent = *node.agent;
+    if (!IsConnected(agent)) {
+      return;
+    }
     message.from = agent.name;
-    if (coordinator_ != nullptr && agent.term == term_ && !agent.is_cut) {
-      inbox_.push_back({now_ + Below(60) * kMillisecond, message.Encode()});
+    agent.sent_until = std::max(agent.sent_until, now_ + Delay());
+    Letter letter{agent.sent_until, std::move(message)};
+    (node.is_heard() ? inbox_ : node.held).push_back(std::move(letter));
+  }
+  // What comes twice has nothing to do with the order of its agent's other messages.
+  void SendPerhapsTwice(Node& node, const LobbyMessage& message) {
+    Send(node, message);
+    if (has_nodes_faults() && Rarely(4) && IsConnected(*node.agent) && node.is_heard()) {
+      inbox_.push_back({now_ + Below(2000) * kMillisecond, message});
+      inbox_.back().message.from = node.agent->name;
     }
   }
   void Join(size_t number) {
-    Agent& agent = *nodes_[number].agent;
+    Node& node = nodes_[number];
+    Agent& agent = *node.agent;
     agent.term = term_;
     agent.lost_at = 0;
+    agent.sent_until = 0;
     // One whose ranks run reads all orders; a new one those that are to come.
     agent.next_order = agent.running >= 0 ? 0 : orders_.size();
-    Send(agent, {.kind = LobbyMessage::Kind::kJoin,
-                 .node = {static_cast<int>(number), "h", 1},
-                 .memory = agent.inbox->memory()});
+    NoteHeard(node);
+    SendReportAgain(node);
+    Send(node, {.kind = LobbyMessage::Kind::kJoin,
+                .node = {static_cast<int>(number), "h", 1},
+                .memory = agent.inbox.memory()});
+    SendReportAgain(node);
   }
-  void EndAttempt(Agent& agent, NodeReport report) {
-    report.attempt = agent.running;
+  void SendReportAgain(Node& node) {
+    const std::optional<AttemptMemory>& memory = node.agent->inbox.memory();
+    if (memory.has_value() && memory->report.has_value() && Rarely(4)) {
+      Send(node, {.kind = LobbyMessage::Kind::kReport, .report = *memory->report});
+    }
+  }
+  void EndAttempt(Node& node, NodeReport report) {
+    report.attempt = node.agent->running;
     report.durable_step = ++step_;  // Without progress a job may end with 93.
-    agent.running = -1;
-    agent.inbox->NoteReport(report);
-    Send(agent, {.kind = LobbyMessage::Kind::kReport, .report = report});
+    Tell(node.agent->name, " ends attempt ", report.attempt, " with ", report.code);
+    node.agent->running = -1;
+    node.agent->inbox.NoteReport(report);
+    SendPerhapsTwice(node, {.kind = LobbyMessage::Kind::kReport, .report = report});
   }
 
   void MakeTrouble() {
     if (coordinator_ != nullptr && Rarely(120)) {
       KillCoordinator();
     }
-    for (size_t number = 0; has_nodes_faults() && number < nodes_.size(); ++number) {
-      Agent* const agent = nodes_[number].agent.get();
-      if (agent == nullptr) {
-        if (Rarely(40)) {
-          StartAgent(number, {});
-        }
-      } else if (number > 0 && Rarely(400)) {
-        KillAgent(number);
-      } else if (number > 0 && Rarely(500)) {
-        agent->is_cut = true;
-      } else if (agent->is_cut && Rarely(20)) {
-        Heal(number);
-      } else if (!agent->is_cut && agent->running >= 0 && Rarely(400)) {
-        EndAttempt(*agent, {.code = 137, .cause = RankEnd{.signal = SIGKILL}});
-      } else if (!agent->is_cut && agent->term == term_ && Rarely(600)) {
-        Send(*agent, {.kind = LobbyMessage::Kind::kDrain,
-                      .target = absl::StrCat(Below(static_cast<int>(nodes_.size())))});
+    if (!has_nodes_faults()) {
+      return;
+    }
+    if (Rarely(400)) {  // A switch fails.
+      const size_t first = 1 + static_cast<size_t>(Below(static_cast<int>(nodes_.size()) - 1));
+      const size_t count = 1 + static_cast<size_t>(Below(static_cast<int>(nodes_.size() - first)));
+      CutOff(first, count);
+    }
+    for (size_t number = 0; number < nodes_.size(); ++number) {
+      MakeTroubleOf(number);
+    }
+  }
+  // What happens to a node in one tick, in parts of 6000.
+  void MakeTroubleOf(size_t number) {
+    Node& node = nodes_[number];
+    if (node.cut != Cut::kNone && now_ >= node.cut_until) {
+      Heal(node);
+    }
+    const int fate = Below(6000);
+    if (node.agent == nullptr) {
+      if (fate < 150) {
+        StartAgent(number, {});
       }
+    } else if (fate < 15 && number > 0) {
+      const bool with_host = Rarely(2);
+      KillAgent(number, with_host);
+      if (!with_host && Rarely(2)) {  // Or only its connection broke.
+        StartAgent(number, {});
+      }
+    } else if (fate < 27 && number > 0) {
+      CutOff(number, 1);
+    } else if (fate < 42 && node.agent->running >= 0) {
+      EndAttempt(node, {.code = 137, .cause = RankEnd{.signal = SIGKILL}});
+    } else if (fate >= 42 && fate < 52) {
+      const int target = Below(static_cast<int>(nodes_.size()));
+      Tell(node.agent->name, " asks to drain node ", target);
+      SendPerhapsTwice(node, {.kind = LobbyMessage::Kind::kDrain, .target = absl::StrCat(target)});
+    }
+  }
+  void CutOff(size_t first, size_t count) {
+    const auto cut = static_cast<Cut>(1 + Below(3));
+    const int64_t until = now_ + Below(5000) * kMillisecond;
+    for (size_t number = first; number < first + count; ++number) {
+      Node& node = nodes_[number];
+      Heal(node);  // What was held back by another cut arrives.
+      Tell("node ", number, " is cut off, kind ", static_cast<int>(cut));
+      node.cut = cut;
+      node.cut_until = until;
+      NoteHeard(node);
     }
   }
   // The network lets through again what was written.
-  void Heal(size_t number) { nodes_[number].agent->is_cut = false; }
+  void Heal(Node& node) {
+    node.cut = Cut::kNone;
+    NoteHeard(node);
+    std::move(node.held.begin(), node.held.end(), std::back_inserter(inbox_));
+    node.held.clear();
+    std::move(node.ended.begin(), node.ended.end(), std::back_inserter(news_.gone));
+    node.ended.clear();
+  }
   void Restore() {
     for (size_t number = 0; number < nodes_.size(); ++number) {
       if (nodes_[number].agent == nullptr) {
         StartAgent(number, {});
       }
-      Heal(number);
+      if (nodes_[number].cut != Cut::kNone) {
+        Heal(nodes_[number]);
+      }
     }
   }
 
   void Advance(size_t number) {
-    Agent* agent = nodes_[number].agent.get();
-    if (agent == nullptr || agent->is_cut) {
+    Node& node = nodes_[number];
+    // One that hears nothing takes its coordinator for alive. A busy host is late.
+    if (node.agent == nullptr || !node.hears() || (has_nodes_faults() && Rarely(10))) {
       return;
     }
-    const bool has_coordinator = coordinator_ != nullptr && agent->term == term_;
-    if (!has_coordinator) {
-      if (agent->lost_at == 0) {
-        agent->lost_at = now_;
-      }
-      if (agent->running >= 0 && now_ - agent->lost_at > kPatience) {
-        EndAttempt(*agent, {.code = 75});
-      }
-      if (coordinator_ != nullptr && Rarely(3)) {
-        if (agent->running < 0) {  // As an agent of the launcher: a new one with the memory.
-          StartAgent(number, agent->inbox->memory());
-        }
-        Join(number);
-      }
+    Agent& agent = *node.agent;
+    if (!IsConnected(agent)) {
+      SeekCoordinator(number);
       return;
     }
-    heard_.insert(agent->name);
-    while (agent->next_order < orders_.size() && orders_[agent->next_order].at <= now_) {
-      const auto order = LobbyOrder::Parse(orders_[agent->next_order++].text);
-      ASSERT_TRUE(order.ok()) << order.status();
-      agent->inbox->Take(*order);
+    while (agent.next_order < orders_.size() && orders_[agent.next_order].at <= now_) {
+      agent.inbox.Take(orders_[agent.next_order++].order);
     }
     Obey(number);
   }
 
+  void SeekCoordinator(size_t number) {
+    Node& node = nodes_[number];
+    const Agent& agent = *node.agent;
+    node.agent->lost_at = agent.lost_at == 0 ? now_ : agent.lost_at;
+    if (agent.running >= 0 && now_ - agent.lost_at > kPatience) {
+      EndAttempt(node, {.code = 75});
+    }
+    if (coordinator_ != nullptr && node.cut == Cut::kNone && Rarely(3)) {
+      if (agent.running < 0) {  // As an agent of the launcher: a new one with the memory.
+        StartAgent(number, agent.inbox.memory());
+      }
+      Join(number);
+    }
+  }
+
   void Obey(size_t number) {
-    Agent& agent = *nodes_[number].agent;
+    Node& node = nodes_[number];
+    Agent& agent = *node.agent;
     if (agent.running >= 0) {
-      const auto stop = agent.inbox->TakeStop(agent.running);
+      const auto stop = agent.inbox.TakeStop(agent.running);
       if (!stop.has_value()) {
         return;
       }
       const bool saves = stop->kind == LobbyOrder::Kind::kStop && stop->save;
-      EndAttempt(agent, {.code = saves ? 143 : 75, .stop_signal = saves ? SIGTERM : 0});
+      EndAttempt(node, {.code = saves ? 143 : 75, .stop_signal = saves ? SIGTERM : 0});
     }
-    while (const auto order = agent.inbox->Next()) {
+    while (const auto order = agent.inbox.Next()) {
       if (order->kind == LobbyOrder::Kind::kStart) {
         Begin(agent, *order);
         return;
@@ -246,10 +360,11 @@ class Simulation {
       if (order->kind == LobbyOrder::Kind::kDismiss) {
         if (order->code != 75) {
           EXPECT_NE(number, 0U) << order->text;
-          KillAgent(number);
+          KillAgent(number, /*with_host=*/false);
           return;
         }
-        gone_.push_back(agent.name);
+        Tell(agent.name, " is given up: ", order->text);
+        EndConnection(node);
         StartAgent(number, {});
         return;
       }
@@ -259,12 +374,11 @@ class Simulation {
 
   void Begin(Agent& agent, const LobbyOrder& order) {
     agent.running = order.attempt;
-    const auto [world, is_new] = worlds_.emplace(order.attempt, order.names);
+    const auto [world, is_new] = worlds_.try_emplace(order.attempt, order.names);
     EXPECT_EQ(world->second, order.names) << "attempt " << order.attempt << " has two worlds";
     newest_ = std::max(newest_, order.attempt);
     if (is_new) {
-      Tell(absl::StrCat("attempt ", order.attempt, " of ", order.names.size(), " nodes, term ",
-                        agent.term));
+      Tell("attempt ", order.attempt, " of ", order.names.size(), " nodes, term ", agent.term);
       EXPECT_GE(static_cast<int>(order.names.size()), options_.nodes_min);
       EXPECT_LE(static_cast<int>(order.names.size()), options_.nodes_max);
     }
@@ -272,10 +386,11 @@ class Simulation {
       const Agent* const other = node.agent.get();
       // One that is cut off, or that has not found the coordinator yet, may have ranks of a former
       // attempt, whose number fences them.
-      EXPECT_TRUE(other == nullptr || other->is_cut || other->term != term_ || other->running < 0 ||
-                  other->running >= order.attempt || Knows(*other, order.attempt))
-          << other->name << " still trains in attempt " << other->running << " when "
-          << order.attempt << " begins";
+      const bool is_fenced = other == nullptr || other->running < 0 ||
+                             other->running >= order.attempt || node.cut != Cut::kNone ||
+                             other->term != term_ || Knows(*other, order.attempt);
+      EXPECT_TRUE(is_fenced) << other->name << " still trains in attempt " << other->running
+                             << " when " << order.attempt << " begins";
     }
   }
   // Whether the order of that attempt lies in what it has not read yet, so that it was given up.
@@ -292,22 +407,41 @@ class Simulation {
       }
       return;
     }
-    coordinator_->TakeLosses(std::exchange(heard_, {}), std::exchange(gone_, {}), now_,
-                             absl::Nanoseconds(kTick));
-    for (auto letter = inbox_.begin(); letter != inbox_.end();) {
-      if (letter->at > now_) {
-        ++letter;
-        continue;
-      }
-      const auto message = LobbyMessage::Parse(letter->text);
-      ASSERT_TRUE(message.ok()) << message.status();
-      coordinator_->Take(*message, now_);
-      letter = inbox_.erase(letter);
-    }
+    TakeLetters();
+    coordinator_->Take(news_, now_);
+    news_.messages.clear();
+    news_.gone.clear();
     coordinator_->Tick(now_);
-    for (const LobbyOrder& order : coordinator_->TakeOrders()) {
-      orders_.push_back({now_ + Below(60) * kMillisecond, order.Encode()});
+    for (LobbyOrder& order : coordinator_->TakeOrders()) {
+      orders_.push_back({now_ + Delay(), AsRead(std::move(order))});
     }
+  }
+  // Those that have arrived by now, and all of the agents whose connections have ended.
+  void TakeLetters() {
+    if (inbox_.empty()) {
+      return;
+    }
+    std::stable_sort(inbox_.begin(), inbox_.end(),
+                     [](const Letter& a, const Letter& b) { return a.at < b.at; });
+    std::vector<Letter> rest;
+    for (Letter& letter : inbox_) {
+      if (letter.at <= now_ ||
+          std::count(news_.gone.begin(), news_.gone.end(), letter.message.from) > 0) {
+        news_.messages.push_back(AsRead(std::move(letter.message)));
+      } else {
+        rest.push_back(std::move(letter));
+      }
+    }
+    inbox_ = std::move(rest);
+  }
+  template <typename Message>
+  Message AsRead(Message message) const {
+    if (!is_written_) {
+      return message;
+    }
+    absl::StatusOr<Message> read = Message::Parse(message.Encode());
+    EXPECT_TRUE(read.ok()) << read.status();
+    return read.ok() ? *std::move(read) : message;
   }
 
   void CheckAllTrain() {
@@ -321,6 +455,7 @@ class Simulation {
 
   Chance chance_;
   const Faults faults_;
+  const bool is_written_;
   const bool is_told_;
   const ElasticOptions options_;
   int64_t now_ = 0;
@@ -328,80 +463,35 @@ class Simulation {
   std::unique_ptr<CoordinatorState> coordinator_;  // Null: it has died.
   int64_t coordinator_at_ = 0;                     // When its successor starts.
   int64_t term_ = 0;
-  std::vector<Letter> orders_;  // The present coordinator's.
-  std::deque<Letter> inbox_;
-  std::set<std::string> heard_;
-  std::vector<std::string> gone_;
+  std::vector<SentOrder> orders_;  // The present coordinator's.
+  std::vector<Letter> inbox_;
+  LobbyNews news_;                                  // Since its last look.
   std::map<int, std::vector<std::string>> worlds_;  // By attempt.
   int newest_ = -1;
   int next_name_ = 0;
   int64_t step_ = 0;
 };
 
-void RunSeeds(Faults faults, int seeds_of_suite,
-              const std::function<void(const Simulation&)>& check) {
-  const int64_t only = Setting("DTRAIN_SIMULATION_SEED", 0);
-  const int64_t seeds =
-      std::getenv("DTRAIN_TEST_LONG") != nullptr ? kSeedsOfLongTest : seeds_of_suite;
-  for (int64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : seeds); ++seed) {
-    SCOPED_TRACE(testing::Message() << "replay: DTRAIN_SIMULATION_SEED=" << seed);
-    Simulation simulation(static_cast<uint64_t>(seed), faults, only > 0);
-    simulation.Run();
-    check(simulation);
-    if (::testing::Test::HasFailure()) {
-      return;
-    }
-  }
-}
-
 TEST(CoordinatorSimulation, IsSafeAndTrainsAgainWhateverHappened) {
   int64_t terms = 0;
-  RunSeeds(Faults::kAll, kSeeds,
-           [&](const Simulation& simulation) { terms += simulation.terms() - 1; });
+  simulation::PlaySeeds({.of_suite = 12'000, .of_long_test = 100'000},
+                        [&terms](uint64_t seed, bool is_told) {
+                          Simulation simulation(seed, Faults::kAll, is_told);
+                          simulation.Run();
+                          terms += simulation.terms() - 1;
+                        });
   EXPECT_GT(terms, 0) << "coordinators die in it";
 }
 
 TEST(CoordinatorSimulation, CoordinatorsThatComeBackCostNoAttempt) {
-  RunSeeds(Faults::kCoordinatorsOnly, kSeeds / 4, [](const Simulation& simulation) {
-    // One from the start, and one more when the job grows from its first world.
-    EXPECT_LE(simulation.attempts(), 3);
-  });
-}
-
-TEST(CoordinatorState, ANodeThatComesToASuccessorBeforeTheOthersLearnsThatItIsASpare) {
-  ElasticOptions options{.nodes_min = 2, .nodes_max = 2};
-  options.is_successor = true;
-  CoordinatorState coordinator(options, absl::Seconds(5), 0);
-  coordinator.Take({.kind = LobbyMessage::Kind::kJoin, .from = "spare", .node = {7, "h7", 1}}, 0);
-  EXPECT_TRUE(coordinator.TakeOrders().empty());
-  const AttemptMemory memory{.attempt = 4, .nodes = {{0, "h0", 1}, {1, "h1", 1}}};
-  for (const ElasticNode& node : memory.nodes) {
-    LobbyMessage join{.kind = LobbyMessage::Kind::kJoin, .from = node.host, .node = node};
-    join.memory = memory;
-    coordinator.Take(join, 0);
-  }
-  const std::vector<LobbyOrder> orders = coordinator.TakeOrders();
-  ASSERT_EQ(orders.size(), 1U);
-  EXPECT_EQ(orders[0].kind, LobbyOrder::Kind::kPark);
-  EXPECT_EQ(orders[0].names, std::vector<std::string>{"spare"});
-}
-
-TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {
-  ElasticOptions options{.nodes_min = 2, .nodes_max = 3};
-  options.is_successor = true;
-  CoordinatorState coordinator(options, absl::Seconds(5), 0);
-  AttemptMemory memory{.attempt = 4, .nodes = {{0, "h0", 1}, {1, "h1", 1}, {2, "h2", 1}}};
-  LobbyMessage join{.kind = LobbyMessage::Kind::kJoin, .from = "of 1", .node = memory.nodes[1]};
-  join.memory = memory;
-  coordinator.Take(join, 0);  // Nodes 0 and 2 are awaited.
-
-  coordinator.Take({.kind = LobbyMessage::Kind::kLeave, .from = "unknown"}, kSecond);
-  coordinator.Take(
-      {.kind = LobbyMessage::Kind::kReport, .from = "unknown", .report = {.attempt = 4, .code = 1}},
-      kSecond);
-  coordinator.Tick(2 * kSecond);
-
-  EXPECT_TRUE(coordinator.TakeOrders().empty());
+  simulation::PlaySeeds({.of_suite = 3000, .of_long_test = 25'000},
+                        [](uint64_t seed, bool is_told) {
+                          Simulation simulation(seed, Faults::kCoordinatorsOnly, is_told);
+                          simulation.Run();
+                          // One from the start, and one more when the job grows from its first
+                          // world.
+                          EXPECT_LE(simulation.attempts(), 3);
+                        });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "launcher/nodes/coordinator_state.h"
 
 #include <csignal>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,6 +150,39 @@ TEST_F(CoordinatorStateTest, AnErrorOnANodeThatIsLeftMayComeOfTheLoss) {
   EXPECT_EQ(AfterLossBehind(EndOfRank(2, 1)).kind, Kind::kStart);
 }
 
+// The disk of a spare may be full: nothing of the program has failed.
+TEST_F(CoordinatorStateTest, ANodeThatCannotStartItsRanksIsLeftOut) {
+  LobbyMessage report{.kind = LobbyMessage::Kind::kReport, .from = "a1"};
+  report.report = {.code = 64, .cannot_start = true};
+  Take({.messages = {report}});
+  const std::vector<LobbyOrder> orders = Orders();
+  ASSERT_EQ(orders.size(), 2U);
+  EXPECT_EQ(orders[0].kind, Kind::kDismiss);
+  EXPECT_EQ(orders[0].code, 64);
+  EXPECT_THAT(orders[0].names, ElementsAre("a1"));
+  EXPECT_EQ(orders[1].kind, Kind::kStop);
+  EXPECT_FALSE(orders[1].save);
+  EXPECT_EQ(orders[1].text, "node 1 (host h1) is lost: it cannot start its ranks");
+  const LobbyOrder last = AfterLossBehind(EndOfRank(0, 75));
+  EXPECT_EQ(last.kind, Kind::kStart);
+  EXPECT_THAT(last.names, ElementsAre("a0", "a2"));
+}
+
+TEST_F(CoordinatorStateTest, NodeZeroIsNotLeftOut) {
+  const auto report = [](const std::string& name, NodeReport content) {
+    LobbyMessage message{.kind = LobbyMessage::Kind::kReport, .from = name};
+    message.report = std::move(content);
+    return message;
+  };
+  Take({.messages = {report("a0", {.code = 64, .cannot_start = true})}});
+  EXPECT_THAT(Kinds(), IsEmpty());
+  Take({.messages = {report("a1", {.code = 75}), report("a2", {.code = 75})}});
+  const std::vector<LobbyOrder> orders = Orders();
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].kind, Kind::kEnd);
+  EXPECT_EQ(orders[0].code, 64);
+}
+
 TEST_F(CoordinatorStateTest, ItAwaitsItsOwnEndWithItsAgentWhileTheJobGoesOn) {
   EXPECT_FALSE(coordinator_.AwaitsOwnEnd({"a1", "unknown"}));
   EXPECT_TRUE(coordinator_.AwaitsOwnEnd({"a1", "a0"}));
@@ -156,6 +190,83 @@ TEST_F(CoordinatorStateTest, ItAwaitsItsOwnEndWithItsAgentWhileTheJobGoesOn) {
   ASSERT_THAT(Kinds(), ElementsAre(Kind::kEnd));
   EXPECT_FALSE(coordinator_.AwaitsOwnEnd({"a0"})) << "who joins now has to learn of the end";
   EXPECT_THAT(Kinds(), IsEmpty());
+}
+
+// "place number state", in their order.
+std::vector<std::string> Told(const std::optional<LobbyNodes>& nodes) {
+  std::vector<std::string> told;
+  for (const LobbyNodes::Row& row : nodes.value_or(LobbyNodes{}).rows) {
+    told.push_back(absl::StrCat(row.place, " ", row.node.number, " ", row.state));
+  }
+  return told;
+}
+
+TEST_F(CoordinatorStateTest, TellsOfItsNodesWhenTheyChange) {
+  std::optional<LobbyNodes> nodes = coordinator_.TakeNodes();
+  EXPECT_THAT(Told(nodes), ElementsAre("0 0 trains", "1 1 trains", "2 2 trains"));
+  ASSERT_TRUE(nodes.has_value());
+  EXPECT_EQ(nodes->attempt, 0);
+  Take({});
+  EXPECT_FALSE(coordinator_.TakeNodes().has_value()) << "nothing has changed";
+  Take({.messages = {Join(7, "a7")}, .gone = {"a1"}});
+  Orders();
+  nodes = coordinator_.TakeNodes();
+  EXPECT_THAT(Told(nodes), ElementsAre("0 0 trains", "2 2 trains", "-1 7 spare", "-1 1 lost"));
+  ASSERT_TRUE(nodes.has_value());
+  EXPECT_EQ(nodes->rows.back().why, "the connection of its agent has ended");
+  const auto back = LobbyNodes::Parse(nodes->Encode());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(Told(*back), Told(nodes));
+  EXPECT_EQ(back->rows[0].node.host, "h0");
+}
+
+TEST_F(CoordinatorStateTest, ANodeThatIsDrainedHasLeftUntilItComesBack) {
+  Take({.messages = {Join(7, "a7")}});
+  Take({.messages = {{.kind = LobbyMessage::Kind::kDrain, .from = "a0", .target = "7"}}});
+  Orders();
+  Take({.gone = {"a7"}});  // Its agent ends.
+  Orders();
+  EXPECT_THAT(Told(coordinator_.TakeNodes()),
+              ElementsAre("0 0 trains", "1 1 trains", "2 2 trains", "-1 7 left"));
+  Take({.messages = {Join(7, "b7")}});
+  EXPECT_THAT(Told(coordinator_.TakeNodes()),
+              ElementsAre("0 0 trains", "1 1 trains", "2 2 trains", "-1 7 spare"));
+}
+
+TEST(CoordinatorState, ANodeThatComesToASuccessorBeforeTheOthersLearnsThatItIsASpare) {
+  ElasticOptions options{.nodes_min = 2, .nodes_max = 2};
+  options.is_successor = true;
+  CoordinatorState coordinator(options, absl::Seconds(5), 0);
+  coordinator.Take({.kind = LobbyMessage::Kind::kJoin, .from = "spare", .node = {7, "h7", 1}}, 0);
+  EXPECT_TRUE(coordinator.TakeOrders().empty());
+  const AttemptMemory memory{.attempt = 4, .nodes = {{0, "h0", 1}, {1, "h1", 1}}};
+  for (const ElasticNode& node : memory.nodes) {
+    LobbyMessage join{.kind = LobbyMessage::Kind::kJoin, .from = node.host, .node = node};
+    join.memory = memory;
+    coordinator.Take(join, 0);
+  }
+  const std::vector<LobbyOrder> orders = coordinator.TakeOrders();
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].kind, LobbyOrder::Kind::kPark);
+  EXPECT_EQ(orders[0].names, std::vector<std::string>{"spare"});
+}
+
+TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {
+  ElasticOptions options{.nodes_min = 2, .nodes_max = 3};
+  options.is_successor = true;
+  CoordinatorState coordinator(options, absl::Seconds(5), 0);
+  AttemptMemory memory{.attempt = 4, .nodes = {{0, "h0", 1}, {1, "h1", 1}, {2, "h2", 1}}};
+  LobbyMessage join{.kind = LobbyMessage::Kind::kJoin, .from = "of 1", .node = memory.nodes[1]};
+  join.memory = memory;
+  coordinator.Take(join, 0);  // Nodes 0 and 2 are awaited.
+
+  coordinator.Take({.kind = LobbyMessage::Kind::kLeave, .from = "unknown"}, kSecond);
+  coordinator.Take(
+      {.kind = LobbyMessage::Kind::kReport, .from = "unknown", .report = {.attempt = 4, .code = 1}},
+      kSecond);
+  coordinator.Tick(2 * kSecond);
+
+  EXPECT_TRUE(coordinator.TakeOrders().empty());
 }
 
 }  // namespace

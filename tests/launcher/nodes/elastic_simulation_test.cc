@@ -1,6 +1,8 @@
 // ElasticJob among simulated nodes that are lost, cut off, told to leave and come back, over
-// thousands of seeds. Safety: one attempt at a time, of a world that is allowed and divides the
-// batch. Liveness: when the faults have ended, the job runs with all nodes that it can use.
+// thousands of seeds. Its events are delayed, and reports, losses and requests come twice. Safety:
+// one attempt at a time, of a world that is allowed and divides the batch. Liveness: when the
+// faults have ended, the job runs with all nodes that it can use.
+#include <algorithm>
 #include <csignal>
 #include <map>
 #include <queue>
@@ -20,11 +22,11 @@ using simulation::kTick;
 
 constexpr int64_t kFaultTime = 60 * kSecond;
 constexpr int64_t kQuietTime = 60 * kSecond;
-constexpr int kSeeds = 2000;
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : chance_(seed), options_(MakeOptions()), job_(options_, 0) {
+  Simulation(uint64_t seed, bool is_told)
+      : chance_(seed), is_told_(is_told), options_(MakeOptions()), job_(options_, 0) {
     const int count = options_.nodes_max + Below(3);
     for (int number = 0; number < count; ++number) {
       nodes_.push_back({.ranks = ranks_});
@@ -64,10 +66,14 @@ class Simulation {
 
   int Below(int bound) { return chance_.Below(bound); }
   bool Rarely(int one_in) { return chance_.Rarely(one_in); }
+  template <typename... Words>
+  void Tell(const Words&... words) const {
+    simulation::TellIf(is_told_, now_, words...);
+  }
 
   ElasticOptions MakeOptions() {
     ranks_ = 1 + Below(2);
-    ElasticOptions options = simulation::JobOf(chance_, 2 + Below(6));
+    ElasticOptions options = simulation::JobOf(chance_, 2 + (Rarely(40) ? Below(61) : Below(6)));
     // The smallest allowed world divides it, and often larger ones do not.
     options.batch = Rarely(4)
                         ? BatchSizes{}
@@ -86,7 +92,11 @@ class Simulation {
   // The agent dies with its ranks, and the coordinator learns of it within a second.
   void Kill(int number) {
     Node& node = nodes_[static_cast<size_t>(number)];
-    events_.push({now_ + Below(1000) * kMillisecond, node.id, Event::Kind::kLose, number, {}});
+    Tell("node ", number, " dies in attempt ", node.running);
+    // By the end of its connection, and by its silence.
+    for (int news = 1 + Below(2); news > 0; --news) {
+      events_.push({now_ + Below(1000) * kMillisecond, node.id, Event::Kind::kLose, number, {}});
+    }
     node.id = -1;
     node.running = -1;
   }
@@ -95,30 +105,47 @@ class Simulation {
     report.attempt = node.running;
     report.durable_step = ++step_;  // Without progress a job may end with 93.
     node.running = -1;
-    events_.push({now_ + Below(50) * kMillisecond, node.id, Event::Kind::kReport, 0, report});
+    const int64_t at = now_ + (Rarely(10) ? Below(1000) : Below(50)) * kMillisecond;
+    events_.push({at, node.id, Event::Kind::kReport, 0, report});
+    if (Rarely(4)) {
+      events_.push({at + Below(2000) * kMillisecond, node.id, Event::Kind::kReport, 0, report});
+    }
   }
 
   void MakeTrouble() {
     for (int number = 0; number < static_cast<int>(nodes_.size()); ++number) {
-      Node& node = nodes_[static_cast<size_t>(number)];
-      if (node.id < 0 && Rarely(40)) {
+      MakeTroubleOf(number);
+    }
+  }
+  // What happens to a node in one tick, in parts of 6000.
+  void MakeTroubleOf(int number) {
+    Node& node = nodes_[static_cast<size_t>(number)];
+    const int fate = Below(6000);
+    const bool runs = node.running >= 0 && !node.cut;
+    if (node.id < 0) {
+      if (fate < 150) {
         Start(number);
-      } else if (node.id >= 0 && number > 0 && Rarely(300)) {
-        Kill(number);
-      } else if (node.id >= 0 && number > 0 && Rarely(400)) {
-        node.cut = true;  // Its ranks run on; the coordinator counts it as lost.
-        events_.push({now_ + kSecond, node.id, Event::Kind::kLose, number, {}});
-      } else if (node.cut && Rarely(30)) {
-        Start(number);  // It has learnt that it was given up, and comes back.
-      } else if (node.id >= 0 && !node.cut && node.running >= 0 && Rarely(300)) {
-        const RankEnd killed{.signal = SIGKILL};
-        EndAttempt(node,
-                   Rarely(2) ? NodeReport{.code = 75} : NodeReport{.code = 137, .cause = killed});
-      } else if (node.id >= 0 && !node.cut && node.running >= 0 && number > 0 && Rarely(500)) {
-        EndAttempt(node, {.code = 143, .stop_signal = SIGTERM, .stopped_here = true});
-      } else if (node.id >= 0 && Rarely(500)) {
+      }
+    } else if (fate < 20 && number > 0) {
+      Kill(number);
+    } else if (fate < 35 && number > 0) {
+      Tell("node ", number, " is cut off");
+      node.cut = true;  // Its ranks run on; the coordinator counts it as lost.
+      events_.push({now_ + kSecond, node.id, Event::Kind::kLose, number, {}});
+    } else if (fate < 55 && runs) {
+      const RankEnd killed{.signal = SIGKILL};
+      EndAttempt(node,
+                 Rarely(2) ? NodeReport{.code = 75} : NodeReport{.code = 137, .cause = killed});
+    } else if (fate >= 55 && fate < 67 && runs && number > 0) {
+      EndAttempt(node, {.code = 143, .stop_signal = SIGTERM, .stopped_here = true});
+    } else if (fate >= 67 && fate < 79) {
+      Tell("node ", number, " is drained");
+      job_.Drain(node.id, now_).IgnoreError();
+      if (Rarely(3)) {
         job_.Drain(node.id, now_).IgnoreError();
       }
+    } else if (node.cut && fate >= 100 && fate < 300) {
+      Start(number);  // It has learnt that it was given up, and comes back.
     }
   }
 
@@ -203,6 +230,7 @@ class Simulation {
   }
 
   void CheckStart(const ElasticAction& action) {
+    Tell("attempt ", action.attempt, " of ", action.nodes.size(), " nodes: ", action.why);
     EXPECT_EQ(action.attempt, last_attempt_ + 1);
     last_attempt_ = action.attempt;
     const int count = static_cast<int>(action.nodes.size());
@@ -231,6 +259,7 @@ class Simulation {
   }
 
   Chance chance_;
+  const bool is_told_;
   int ranks_ = 1;
   const ElasticOptions options_;
   ElasticJob job_;
@@ -244,13 +273,8 @@ class Simulation {
 };
 
 TEST(ElasticSimulation, IsSafeAndRunsAgainAfterWhateverHappened) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Simulation(seed).Run();
-    if (HasFailure()) {
-      return;
-    }
-  }
+  simulation::PlaySeeds({.of_suite = 10'000, .of_long_test = 100'000},
+                        [](uint64_t seed, bool is_told) { Simulation(seed, is_told).Run(); });
 }
 
 }  // namespace

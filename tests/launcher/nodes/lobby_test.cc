@@ -243,6 +243,20 @@ TEST_F(LobbyTest, AnOlderCoordinatorThanTheLastOneIsNotFollowed) {
   EXPECT_THAT(std::string(agent.status().message()), HasSubstr("set the clock"));
 }
 
+TEST_F(LobbyTest, ACoordinatorOfAnotherVersionIsNotFollowed) {
+  const auto store = comm::StoreClient::Connect(
+      coordinator_->endpoint(), key_,
+      {.epoch = kLobbyEpoch, .role = comm::Hello::Role::kAgent, .id = 7, .name = "another"},
+      Deadline::After(kLong));
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->Set(kLobbyVersionKey, "9.9.9", Deadline::After(kLong)).ok());
+  const LobbyJoin join{coordinator_->endpoint(), key_, {1, "h", 1}, kLong};
+  const auto agent = LobbyAgent::Join(join, [] { return 0; });
+  EXPECT_TRUE(absl::IsFailedPrecondition(agent.status())) << agent.status();
+  EXPECT_THAT(std::string(agent.status().message()),
+              HasSubstr("node 0 has dtrain 9.9.9, this node "));
+}
+
 TEST(CoordinatorOptionsText, IsReadAsItWasWritten) {
   CoordinatorOptions options{.endpoint = {"10.0.0.1", 29400}, .key = *comm::JobKey::Generate()};
   options.job = {.nodes_min = 2, .nodes_max = 7, .batch = {64, 2}, .restarts_max = 3};
@@ -261,7 +275,8 @@ TEST(CoordinatorOptionsText, IsReadAsItWasWritten) {
 TEST(LobbyMessages, AreReadAsTheyWereWritten) {
   LobbyMessage message{.kind = LobbyMessage::Kind::kReport, .from = "node 1 \"x\"\n"};
   message.node = {3, "host", 8};
-  message.report = {.attempt = 2, .code = 139, .stop_signal = 15, .durable_step = 7};
+  message.report = {
+      .attempt = 2, .code = 139, .stop_signal = 15, .durable_step = 7, .cannot_start = true};
   message.report.cause = RankEnd{.rank = 5, .signal = 11};
   message.memory = AttemptMemory{.attempt = 2, .nodes = {message.node}, .report = message.report};
   message.memory->failures = {.durable_step = 6, .last = "x", .alike = 1, .restarts_used = 2};
@@ -269,6 +284,7 @@ TEST(LobbyMessages, AreReadAsTheyWereWritten) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->Encode(), message.Encode());
   EXPECT_EQ(read->report.cause->signal, 11);
+  EXPECT_TRUE(read->report.cannot_start);
   EXPECT_EQ(read->memory->failures.durable_step, 6);
   EXPECT_EQ(read->memory->report->code, 139);
   LobbyOrder order{.kind = LobbyOrder::Kind::kStart, .attempt = 4, .names = {"a", "b"}};

@@ -99,6 +99,18 @@ class JobWatchTest : public ::testing::Test {
   int64_t now_ = 100 * kSecond;
 };
 
+TEST_F(JobWatchTest, NodeZeroKeepsWhatTheRanksOfAnotherNodeHaveLastSaid) {
+  TrainSteps(20);
+  now_ += 5 * kSecond;  // The other node falls silent.
+  const std::vector<RankView> others = watches_[0]->OtherViews(now_);
+  ASSERT_EQ(others.size(), 1U);
+  EXPECT_EQ(others[0].rank, 1);
+  EXPECT_GE(others[0].step, 1);
+  EXPECT_GT(others[0].silent_s, 4.9);
+  EXPECT_LT(others[0].silent_s, 7.5) << "it tells of them once a second";
+  EXPECT_TRUE(watches_[1]->OtherViews(now_).empty());
+}
+
 TEST_F(JobWatchTest, NodeZeroNamesARankOfAnotherNodeThatHangs) {
   TrainSteps(40);
   std::optional<RankEnd> hang;

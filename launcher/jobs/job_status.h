@@ -1,0 +1,50 @@
+// What `dtrain status` shows of a job on several nodes: pure functions of what its agents and its
+// coordinator have said.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/json.h"
+#include "launcher/nodes/elastic_job.h"
+#include "launcher/nodes/lobby_messages.h"
+
+namespace dtrain::launcher {
+
+struct NodeAnswer {
+  ElasticNode node;
+  bool has_ranks = true;                 // In the attempt that runs.
+  std::string state = "trains";          // As LobbyNodes::Row::state.
+  std::string why = {};                  // Of the state.
+  std::optional<std::string> text = {};  // What its agent says of its ranks; nothing: no answer.
+};
+
+// What one agent has learnt of the nodes of its job, for a command of its host.
+struct JobNodes {
+  int attempt = -1;                    // -1: none runs.
+  std::vector<NodeAnswer> nodes = {};  // Those with ranks first, in the order of their ranks.
+  std::string note = {};               // What could not be learnt, and why.
+
+  std::string Encode() const;
+  static absl::StatusOr<JobNodes> Parse(absl::string_view text);
+};
+
+// Adds what the coordinator knows: the states of the nodes, and those that have no ranks.
+void AddMembers(const LobbyNodes& members, JobNodes& job);
+
+// The document of `dtrain status --json`: "attempt", "world_size", "phase", "ranks" (each with its
+// "node" and "host"), "node_states", and "note" if there is one. A rank whose node does not answer
+// has null for "alive", and the step, the phase and the age that another node has last heard of.
+Json StatusJson(const JobNodes& job);
+
+// A table of the document's ranks, and of its nodes that have none. Without "node_states", as in a
+// job of one node, the rows do not name nodes.
+std::string StatusTable(const Json& status);
+
+// "4 ranks on 2 nodes, of which 1 does not answer".
+std::string CountNodes(const Json& status);
+
+}  // namespace dtrain::launcher
