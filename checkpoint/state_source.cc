@@ -1,5 +1,7 @@
 #include "checkpoint/state_source.h"
 
+#include <utility>
+
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
@@ -18,6 +20,11 @@ std::vector<TensorSpec> Specs(const std::vector<NamedTensor>& tensors) {
 
 absl::StatusOr<std::vector<TensorSpec>> SpanSource::ModelTensors() {
   DT_RETURN_IF_ERROR(status);
+  if (!std::exchange(is_complete_, true)) {
+    for (const auto& part : complete) {
+      part(*this);
+    }
+  }
   return Specs(model);
 }
 absl::Status SpanSource::GiveModel(size_t index, ByteSink sink) { return sink(model[index].bytes); }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ class StateSource {
   virtual ~StateSource() = default;
 
   // Whole tensors under their public names that THIS rank writes into model/. Exactly one rank
-  // gives each name; tied tensors are given once.
+  // gives each name; tied tensors are given once. The first call of a save.
   virtual absl::StatusOr<std::vector<TensorSpec>> ModelTensors() = 0;
   // Gives the bytes of ModelTensors()[index] to `sink`, in order and in as many parts as it likes.
   // Returns the sink's first error. Called once for each index, in any order.
@@ -54,6 +55,9 @@ struct NamedTensor {
   TensorSpec spec;
   absl::Span<const std::byte> bytes;
   BytesStay stay = BytesStay::kWithSnapshot;
+  // The host cannot read them: a device copies them for a StagedSource. They stay until the next
+  // update.
+  bool on_device = false;
 };
 
 // A source over memory that the caller owns.
@@ -65,6 +69,10 @@ class SpanSource final : public StateSource {
   std::vector<std::pair<std::string, std::string>> model_files;
   JobState job;
   Json rank = Json::object();
+  // Called in this order before the writer reads anything, by the thread that writes, so that the
+  // thread that takes a snapshot only copies values. They may fill the three above and the memory
+  // of tensors that the snapshot owns, but add no tensor.
+  std::vector<std::function<void(SpanSource&)>> complete;
 
   absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override;
   absl::Status GiveModel(size_t index, ByteSink sink) override;
@@ -73,6 +81,9 @@ class SpanSource final : public StateSource {
   absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ModelFiles() override;
   absl::StatusOr<JobState> Job() override;
   absl::StatusOr<Json> Rank() override;
+
+ private:
+  bool is_complete_ = false;
 };
 
 }  // namespace dtrain::checkpoint

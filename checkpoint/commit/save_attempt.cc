@@ -99,9 +99,18 @@ SaveVerdict SaveAttempt::Run() {
   }
   const RankReport report = WriteAll(*plan);
   const auto reports = exchange_.Gather(Encode(report), ExchangeDeadline());
+  // The manifest is made while the last blocks of all ranks are on their way.
+  const absl::StatusOr<Prepared> manifest =
+      exchange_.rank() == 0 ? Prepare(*plan, reports) : Prepared();
+  const absl::Status sealed = report.status.ok() ? Seal(/*left=*/0) : report.status;
+  pending_.clear();
+  // After an exchange that failed here, another rank could take the next message for the first.
+  const auto seals =
+      reports.ok() ? exchange_.Gather(Encode(RankReport{.status = sealed}), ExchangeDeadline())
+                   : reports.status();
   SaveVerdict verdict;
   if (exchange_.rank() == 0) {
-    verdict = Decide(*plan, reports);
+    verdict = Decide(manifest, seals);
     // A rank that misses the verdict leaves its files, because they belong to the commit if there
     // is one.
     const auto sent = exchange_.Broadcast(Encode(verdict), ExchangeDeadline());
@@ -111,13 +120,13 @@ SaveVerdict SaveAttempt::Run() {
     }
   } else {
     absl::StatusOr<std::string> text =
-        reports.ok() ? exchange_.Broadcast("", ExchangeDeadline()) : reports.status();
+        seals.ok() ? exchange_.Broadcast("", ExchangeDeadline()) : seals.status();
     absl::StatusOr<SaveVerdict> received =
         text.ok() ? ParseVerdict(*text) : absl::StatusOr<SaveVerdict>(text.status());
     if (received.ok()) {
       verdict = *std::move(received);
-    } else if (!report.status.ok()) {  // Rank 0 cannot have committed.
-      verdict = Verdict(SaveOutcome::kAbandoned, report.status);
+    } else if (!sealed.ok()) {  // Rank 0 cannot have committed.
+      verdict = Verdict(SaveOutcome::kAbandoned, sealed);
     } else {
       verdict =
           Verdict(SaveOutcome::kUnknown,
@@ -205,12 +214,15 @@ RankReport SaveAttempt::WriteAll(const SavePlan& plan) {
     }
     DT_RETURN_IF_ERROR(WriteModel(plan, report));
     DT_RETURN_IF_ERROR(WriteState(report));
-    DT_RETURN_IF_ERROR(Seal(/*left=*/0, report));
+    // While the last blocks of the state are on their way, all else is made durable. A name is as
+    // good before its file's bytes as behind them, because both come before the manifest.
+    DT_RETURN_IF_ERROR(WriteModelFiles(report));
+    DT_RETURN_IF_ERROR(Seal(/*left=*/1));
     DT_RETURN_IF_ERROR(storage_.SyncDirectory(absl::StrCat(folder_, "/", kModelFolder)));
     return storage_.SyncDirectory(absl::StrCat(folder_, "/", kStateFolder));
   }();
-  pending_.clear();
   if (!report.status.ok()) {
+    pending_.clear();
     report.files.clear();
     report.rank_state = Json::object();
   }
@@ -232,6 +244,10 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
                                                      Access::kEveryone);
                            }));
   }
+  return absl::OkStatus();
+}
+
+absl::Status SaveAttempt::WriteModelFiles(RankReport& report) {
   if (exchange_.rank() != 0) {
     return absl::OkStatus();
   }
@@ -261,7 +277,7 @@ absl::Status SaveAttempt::WriteState(RankReport& report) {
 absl::Status SaveAttempt::Add(
     const std::string& name, RankReport& report,
     absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write) {
-  DT_RETURN_IF_ERROR(Seal(/*left=*/1, report));  // Each takes memory for its blocks.
+  DT_RETURN_IF_ERROR(Seal(/*left=*/1));  // Each takes memory for its blocks.
   const std::string path = absl::StrCat(folder_, "/", name);
   own_files_.push_back(path);
   absl::StatusOr<PendingFile> started = write(path);
@@ -272,24 +288,23 @@ absl::Status SaveAttempt::Add(
   }
   DT_RETURN_IF_ERROR(started.status());
   pending_.push_back(*std::move(started));
+  report.files.push_back(pending_.back().written);
+  report.files.back().path = name;
   return absl::OkStatus();
 }
 
-absl::Status SaveAttempt::Seal(size_t left, RankReport& report) {
+absl::Status SaveAttempt::Seal(size_t left) {
   const auto is_at_work = [](const PendingFile& pending) { return pending.file != nullptr; };
   size_t done = 0;
   auto at_work = static_cast<size_t>(std::count_if(pending_.begin(), pending_.end(), is_at_work));
   while (done < pending_.size() && (at_work > left || !is_at_work(pending_[done]))) {
     PendingFile& pending = pending_[done++];
     at_work -= is_at_work(pending) ? 1 : 0;
-    const std::string path = pending.written.path;
     DT_RETURN_IF_ERROR(FinishFile(storage_, pending));
     if (options_.verify_after_write) {
-      DT_RETURN_IF_ERROR(VerifyFile(storage_, path, pending.written.checksum, Verify::kHashes,
-                                    /*from_medium=*/true));
+      DT_RETURN_IF_ERROR(VerifyFile(storage_, pending.written.path, pending.written.checksum,
+                                    Verify::kHashes, /*from_medium=*/true));
     }
-    pending.written.path = path.substr(folder_.size() + 1);
-    report.files.push_back(std::move(pending.written));
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
   return absl::OkStatus();
@@ -305,14 +320,31 @@ absl::Status SaveAttempt::CheckFence() {
   return absl::OkStatus();
 }
 
-SaveVerdict SaveAttempt::Decide(const SavePlan& plan,
-                                const absl::StatusOr<std::vector<std::string>>& reports) {
-  if (!reports.ok()) {
-    return Verdict(SaveOutcome::kAbandoned, reports.status());
+absl::StatusOr<SaveAttempt::Prepared> SaveAttempt::Prepare(
+    const SavePlan& plan, const absl::StatusOr<std::vector<std::string>>& reports) {
+  DT_RETURN_IF_ERROR(reports.status());
+  DT_ASSIGN_OR_RETURN(const Manifest manifest, MakeManifest(plan, *reports));
+  Prepared prepared;
+  prepared.text = EncodeManifest(manifest);
+  prepared.bytes = manifest.data_bytes() + prepared.text.size();
+  // A manifest that could not be read back must not be committed, such as one with a name from two
+  // ranks or a bad path.
+  DT_RETURN_IF_ERROR(
+      ParseManifest(prepared.text, storage_.DisplayName(absl::StrCat(folder_, "/", kManifestName)))
+          .status());
+  return prepared;
+}
+
+SaveVerdict SaveAttempt::Decide(const absl::StatusOr<Prepared>& manifest,
+                                const absl::StatusOr<std::vector<std::string>>& seals) {
+  absl::Status status = manifest.status();
+  status.Update(seals.status());
+  for (size_t rank = 0; status.ok() && rank < seals->size(); ++rank) {
+    const absl::StatusOr<RankReport> seal = ParseReport((*seals)[rank]);
+    status = OfRank(rank, seal.ok() ? seal->status : seal.status());
   }
-  absl::StatusOr<Manifest> manifest = MakeManifest(plan, *reports);
-  if (!manifest.ok()) {
-    return Verdict(SaveOutcome::kAbandoned, manifest.status());
+  if (!status.ok()) {
+    return Verdict(SaveOutcome::kAbandoned, status);
   }
   if (const absl::Status fence = CheckFence(); !fence.ok()) {
     return Verdict(absl::IsAborted(fence) ? SaveOutcome::kFenced : SaveOutcome::kAbandoned, fence);
@@ -378,20 +410,13 @@ absl::Status SaveAttempt::AddIndex(Manifest& manifest) {
   RankReport report;
   DT_RETURN_IF_ERROR(Add("model/model.safetensors.index.json", report,
                          [&](const std::string& path) { return SmallFile(storage_, path, text); }));
-  DT_RETURN_IF_ERROR(Seal(/*left=*/0, report));
   manifest.files.push_back({report.files[0].path, report.files[0].checksum});
   return storage_.SyncDirectory(absl::StrCat(folder_, "/", kModelFolder));
 }
 
-SaveVerdict SaveAttempt::Commit(const Manifest& manifest) {
-  const std::string text = EncodeManifest(manifest);
+SaveVerdict SaveAttempt::Commit(const Prepared& manifest) {
+  const auto& [text, bytes] = manifest;
   const std::string path = absl::StrCat(folder_, "/", kManifestName);
-  // A manifest that could not be read back must not be committed, such as one with a name from two
-  // ranks or a bad path.
-  if (const auto parsed = ParseManifest(text, storage_.DisplayName(path)); !parsed.ok()) {
-    return Verdict(SaveOutcome::kAbandoned, parsed.status());
-  }
-  const uint64_t bytes = manifest.data_bytes() + text.size();
   const absl::Status status = storage_.Publish(path, text);
   if (status.ok()) {
     return Verdict(SaveOutcome::kCommitted, absl::OkStatus(), bytes);

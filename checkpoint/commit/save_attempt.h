@@ -1,9 +1,10 @@
 // One save on one rank: the phases of the commit protocol, in order. Used only by Writer, from one
 // thread.
 //
-// propose -> plan -> write and seal -> report -> check and publish (rank 0) -> verdict. A rank
-// takes part in every exchange whatever has failed on it, so that no rank waits for one that gave
-// up.
+// propose -> plan -> write -> report -> seal -> report again -> check and publish (rank 0) ->
+// verdict. The first report has the checksums of all files, the second says that they are durable.
+// A rank takes part in every exchange whatever has failed on it, so that no rank waits for one that
+// gave up.
 #pragma once
 
 #include <optional>
@@ -40,19 +41,30 @@ class SaveAttempt {
  private:
   absl::StatusOr<SavePlan> AgreeOnPlan();
   SavePlan MakePlan(const absl::StatusOr<std::vector<std::string>>& proposals);
+  // Appends all bytes of this rank. All is durable then but the last large file's content.
   RankReport WriteAll(const SavePlan& plan);
   absl::Status WriteModel(const SavePlan& plan, RankReport& report);
   absl::Status WriteState(RankReport& report);
-  // Creates a file of this rank anew. It is sealed and recorded later, while the next is written.
+  // Writes the small files of model/, on rank 0.
+  absl::Status WriteModelFiles(RankReport& report);
+  // Creates a file of this rank anew and reports it. It is sealed later, while the next is written.
   absl::Status Add(const std::string& name, RankReport& report,
                    absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write);
-  // Seals and records files in their order, until at most `left` are at work.
-  absl::Status Seal(size_t left, RankReport& report);
-  SaveVerdict Decide(const SavePlan& plan, const absl::StatusOr<std::vector<std::string>>& reports);
+  // Seals files in their order, until at most `left` are at work.
+  absl::Status Seal(size_t left);
+  // A manifest that can be published as soon as all files are durable.
+  struct Prepared {
+    std::string text;
+    uint64_t bytes = 0;  // Its own and those of all files.
+  };
+  absl::StatusOr<Prepared> Prepare(const SavePlan& plan,
+                                   const absl::StatusOr<std::vector<std::string>>& reports);
+  SaveVerdict Decide(const absl::StatusOr<Prepared>& manifest,
+                     const absl::StatusOr<std::vector<std::string>>& seals);
   absl::StatusOr<Manifest> MakeManifest(const SavePlan& plan,
                                         const std::vector<std::string>& reports);
   absl::Status AddIndex(Manifest& manifest);
-  SaveVerdict Commit(const Manifest& manifest);
+  SaveVerdict Commit(const Prepared& manifest);
   absl::Status CheckFence();
   void RemoveOwnFiles();
   Deadline ExchangeDeadline() const;
@@ -68,7 +80,7 @@ class SaveAttempt {
   std::vector<TensorSpec> model_;
   std::vector<std::vector<size_t>> shards_;
   std::vector<std::string> own_files_;
-  std::vector<PendingFile> pending_;  // Not recorded yet, in the order of Add.
+  std::vector<PendingFile> pending_;  // Not sealed yet, in the order of Add.
 };
 
 }  // namespace dtrain::checkpoint

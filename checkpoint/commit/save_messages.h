@@ -1,6 +1,7 @@
 // The messages that ranks exchange during a save. Pure; every message is one JSON object.
 //
-// Order: proposal (all -> 0), plan (0 -> all), report (all -> 0), verdict (0 -> all).
+// Order: proposal (all -> 0), plan (0 -> all), report (all -> 0), a report's status alone (all ->
+// 0), verdict (0 -> all).
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
@@ -34,6 +36,9 @@ StagedSource::StagedSource(SpanSource snapshot, StagingPool& pool, uint64_t byte
 StagedSource::~StagedSource() { Close(); }
 
 void StagedSource::AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of) {
+  DT_CHECK(!tensor.on_device ||
+           (tensor.stay == BytesStay::kUntilUpdate && pool_.device() != nullptr))
+      << tensor.spec.name << " lies on a device that does not copy it";
   piece_of.push_back(-1);
   if (tensor.bytes.empty()) {
     return;
@@ -43,7 +48,7 @@ void StagedSource::AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of
     tensor.bytes = copies_.back();
   } else if (tensor.stay == BytesStay::kUntilUpdate) {
     piece_of.back() = static_cast<int64_t>(pieces_.size());
-    pieces_.push_back({stream_bytes_, tensor.bytes});
+    pieces_.push_back({stream_bytes_, tensor.bytes, tensor.on_device});
     stream_bytes_ += tensor.bytes.size();
   }
 }
@@ -67,7 +72,7 @@ bool StagedSource::MayWait() {
 void StagedSource::LetUpdate() {
   std::unique_lock lock(mutex_);
   while (live_ > 0 || writes_live_) {
-    if (!CopyOne(lock)) {
+    if (!CopyOne(lock) && (live_ > 0 || writes_live_)) {
       update_waits_ = true;
       changed_.notify_all();
       changed_.wait(lock);
@@ -116,15 +121,25 @@ void StagedSource::Close() {
   copies_.clear();
 }
 
-bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {
+bool StagedSource::FindLive() {
   while (first_live_ < segments_.size() && segments_[first_live_].stage != Stage::kLive) {
     ++first_live_;
   }
-  if (first_live_ == segments_.size()) {
+  return first_live_ < segments_.size();
+}
+
+bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {
+  if (!FindLive()) {
     return false;
   }
+  lock.unlock();  // A device may take a millisecond to make a block: MayWait does not wait for it.
   std::byte* const block = pool_.Take();
+  lock.lock();
   if (block == nullptr) {
+    return false;
+  }
+  if (!FindLive()) {  // The last ones were read where they live meanwhile.
+    pool_.Return(block);
     return false;
   }
   const size_t index = first_live_;
@@ -132,8 +147,9 @@ bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {
   segment.stage = Stage::kCopying;
   segment.block = block;
   lock.unlock();
-  CopyBytes(index, block);
+  absl::Status copied = CopyBytes(index, block);
   lock.lock();
+  segment.copied = std::move(copied);
   segment.stage = Stage::kStaged;
   --live_;
   if (segment.unread == 0) {  // The writer has read it where it lives meanwhile.
@@ -143,7 +159,9 @@ bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-void StagedSource::CopyBytes(size_t segment, std::byte* block) const {
+absl::Status StagedSource::CopyBytes(size_t segment, std::byte* block) const {
+  StagingDevice* const device = pool_.device();
+  std::vector<BlockPart> on_device;
   const uint64_t begin = segment * kSegmentBytes;
   const uint64_t end = std::min(begin + kSegmentBytes, stream_bytes_);
   auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), begin,
@@ -152,9 +170,17 @@ void StagedSource::CopyBytes(size_t segment, std::byte* block) const {
   for (uint64_t at = begin; at < end; ++piece) {
     const uint64_t from = at - piece->begin;
     const uint64_t bytes = std::min<uint64_t>(piece->bytes.size() - from, end - at);
-    std::memcpy(block + (at - begin), piece->bytes.data() + from, bytes);
+    if (piece->on_device) {
+      on_device.push_back({at - begin, piece->bytes.subspan(from, bytes)});
+    } else {
+      if (device != nullptr) {  // A save that was given up may have left copies to it under way.
+        DT_RETURN_IF_ERROR(device->Await(block));
+      }
+      std::memcpy(block + (at - begin), piece->bytes.data() + from, bytes);
+    }
     at += bytes;
   }
+  return on_device.empty() ? absl::OkStatus() : device->Copy(on_device, block);
 }
 
 void StagedSource::Drop(Segment& segment) {
@@ -175,7 +201,8 @@ absl::Status StagedSource::Give(const NamedTensor& tensor, int64_t piece, ByteSi
   while (!rest.empty()) {
     const auto bytes = rest.subspan(0, kSegmentBytes - begin % kSegmentBytes);
     AwaitTurn(bytes.size());
-    const absl::Status status = sink(Acquire(begin, bytes));
+    const auto held = Acquire(begin, bytes, tensor.on_device);
+    const absl::Status status = held.ok() ? sink(*held) : held.status();
     Release(begin, bytes.size());
     DT_RETURN_IF_ERROR(status);
     begin += bytes.size();
@@ -184,16 +211,40 @@ absl::Status StagedSource::Give(const NamedTensor& tensor, int64_t piece, ByteSi
   return absl::OkStatus();
 }
 
-absl::Span<const std::byte> StagedSource::Acquire(uint64_t begin,
-                                                  absl::Span<const std::byte> bytes) {
+absl::StatusOr<absl::Span<const std::byte>> StagedSource::Acquire(uint64_t begin,
+                                                                  absl::Span<const std::byte> bytes,
+                                                                  bool on_device) {
   std::unique_lock lock(mutex_);
   const Segment& segment = segments_[begin / kSegmentBytes];
   changed_.wait(lock, [&] { return segment.stage != Stage::kCopying; });
-  if (segment.stage == Stage::kStaged) {
-    return {segment.block + begin % kSegmentBytes, bytes.size()};
+  if (segment.stage != Stage::kStaged) {
+    writes_live_ = true;
+    lock.unlock();
+    if (on_device) {
+      return ReadOnDevice(bytes);
+    }
+    return bytes;
   }
-  writes_live_ = true;
-  return bytes;
+  DT_RETURN_IF_ERROR(segment.copied);
+  const std::byte* const block = segment.block;  // This thread alone gives it back.
+  lock.unlock();
+  if (on_device) {
+    DT_RETURN_IF_ERROR(pool_.device()->Await(block));
+  }
+  return absl::Span<const std::byte>(block + begin % kSegmentBytes, bytes.size());
+}
+
+absl::StatusOr<absl::Span<const std::byte>> StagedSource::ReadOnDevice(
+    absl::Span<const std::byte> bytes) {
+  std::byte* const spare = pool_.Spare();
+  if (spare == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "this host has no memory for a block of %d bytes to which a GPU can copy", kSegmentBytes));
+  }
+  const BlockPart part{0, bytes};
+  DT_RETURN_IF_ERROR(pool_.device()->Copy(absl::MakeConstSpan(&part, 1), spare));
+  DT_RETURN_IF_ERROR(pool_.device()->Await(spare));
+  return absl::Span<const std::byte>(spare, bytes.size());
 }
 
 void StagedSource::Release(uint64_t begin, uint64_t bytes) {

@@ -8,6 +8,10 @@
 // of the stream never exceed the pool. Bytes that do not stay until the next update are copied when
 // the StagedSource is made, beside the pool.
 //
+// What lies on a device is copied by the device, behind what it has to do already, and nobody waits
+// for that but the thread that writes, before it reads. When LetUpdate returns, the copies are
+// queued: the caller makes its device update behind them.
+//
 // The thread that writes may be held to a rate. It holds only while nobody waits for the writer, so
 // it never lengthens a wait of training.
 #pragma once
@@ -20,6 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "checkpoint/commit/staging_pool.h"
 #include "checkpoint/state_source.h"
 
@@ -32,7 +39,8 @@ uint64_t LiveBytes(const SpanSource& snapshot);
 class StagedSource final : public StateSource {
  public:
   // `bytes_per_s`: the most that are given to the writer, 0: as many as it takes. REQUIRES: `pool`
-  // outlives this object, and no other one uses it; the spans of `snapshot` are valid until Close.
+  // outlives this object, and no other one uses it; it is of a device if bytes lie on one; the
+  // spans of `snapshot` are valid until Close.
   StagedSource(SpanSource snapshot, StagingPool& pool, uint64_t bytes_per_s = 0);
   StagedSource(const StagedSource&) = delete;
   StagedSource& operator=(const StagedSource&) = delete;
@@ -40,12 +48,16 @@ class StagedSource final : public StateSource {
 
   // Copies as far as the pool has room. For the thread that writes, before it reads.
   void CopyAhead();
+  // The snapshot turned out not to be whole, unless OK. For the thread that writes, before it
+  // reads.
+  void Fail(const absl::Status& why) { snapshot_.status.Update(why); }
   // Whether LetUpdate has anything to do. Thread-safe.
   bool HoldsUpdate();
   // Whether LetUpdate may have to wait for the storage, because the pool is too small to copy all
   // that is live. Thread-safe.
   bool MayWait();
-  // Returns when nothing is live any more. For the thread that trains, before it updates.
+  // Returns when nothing is live any more, or a device has all of it in its queue. For the thread
+  // that trains, before it updates.
   void LetUpdate();
   // From here on the rate no longer holds. Thread-safe; for whoever waits until all is written.
   void LiftRate();
@@ -64,12 +76,14 @@ class StagedSource final : public StateSource {
   struct Piece {  // The bytes of one tensor in the stream.
     uint64_t begin = 0;
     absl::Span<const std::byte> bytes;
+    bool on_device = false;
   };
   enum class Stage : uint8_t { kLive, kCopying, kStaged, kDone };
   struct Segment {
     Stage stage = Stage::kLive;
-    uint64_t unread = 0;         // Bytes that the writer has not taken yet.
-    std::byte* block = nullptr;  // While it is copied or staged.
+    uint64_t unread = 0;                     // Bytes that the writer has not taken yet.
+    std::byte* block = nullptr;              // While it is copied or staged.
+    absl::Status copied = absl::OkStatus();  // Else why a device has not copied it.
   };
 
   void AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of);
@@ -77,12 +91,18 @@ class StagedSource final : public StateSource {
   // Waits until the rate allows `bytes` more, or somebody waits for the writer.
   void AwaitTurn(uint64_t bytes);
   // The bytes [begin, begin + bytes.size()) of the stream, which lie in one segment and live at
-  // `bytes`: there, or in the segment's block.
-  absl::Span<const std::byte> Acquire(uint64_t begin, absl::Span<const std::byte> bytes);
+  // `bytes`: there, or in the segment's block, or, from a device, in the pool's spare block.
+  absl::StatusOr<absl::Span<const std::byte>> Acquire(uint64_t begin,
+                                                      absl::Span<const std::byte> bytes,
+                                                      bool on_device);
+  absl::StatusOr<absl::Span<const std::byte>> ReadOnDevice(absl::Span<const std::byte> bytes);
   void Release(uint64_t begin, uint64_t bytes);
+  // Whether a segment is live: then `first_live_` is one.
+  bool FindLive();
   // Copies one live segment. False: none is live, or no block is free. `lock` is open meanwhile.
   bool CopyOne(std::unique_lock<std::mutex>& lock);
-  void CopyBytes(size_t segment, std::byte* block) const;
+  // A device's part of it is only queued.
+  absl::Status CopyBytes(size_t segment, std::byte* block) const;
   void Drop(Segment& segment);
 
   SpanSource snapshot_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace dtrain::checkpoint {
 namespace {
@@ -15,26 +16,52 @@ void Touch(std::byte* block) {
   }
 }
 
+// Null: there is no memory for it.
+std::byte* NewBlock(StagingDevice* device) {
+  if (device != nullptr) {
+    return device->MakeBlock();
+  }
+  void* const data =
+      mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return nullptr;
+  }
+  madvise(data, kSegmentBytes, MADV_HUGEPAGE);  // A hint: fewer page faults.
+  return static_cast<std::byte*>(data);
+}
+
 }  // namespace
 
-StagingPool::StagingPool(uint64_t bytes_max)
-    : blocks_max_(std::max<uint64_t>(1, bytes_max / kSegmentBytes)) {}
+StagingPool::StagingPool(uint64_t bytes_max, std::shared_ptr<StagingDevice> device)
+    : blocks_max_(std::max<uint64_t>(1, bytes_max / kSegmentBytes)), device_(std::move(device)) {}
 
-void StagingPool::Unmap::operator()(std::byte* block) const { munmap(block, kSegmentBytes); }
+void StagingPool::Free::operator()(std::byte* block) const {
+  if (device != nullptr) {
+    device->FreeBlock(block);
+  } else {
+    munmap(block, kSegmentBytes);
+  }
+}
 
 std::byte* StagingPool::MakeBlock() {
   if (blocks_.size() == blocks_max_) {
     return nullptr;
   }
-  void* const data =
-      mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  lacks_memory_ = data == MAP_FAILED;
+  std::byte* const block = NewBlock(device_.get());
+  lacks_memory_ = block == nullptr;
   if (lacks_memory_) {  // It is as if the pool were smaller.
     return nullptr;
   }
-  madvise(data, kSegmentBytes, MADV_HUGEPAGE);  // A hint: fewer page faults.
-  blocks_.emplace_back(static_cast<std::byte*>(data));
-  return blocks_.back().get();
+  blocks_.emplace_back(block, Free{device_.get()});
+  return block;
+}
+
+std::byte* StagingPool::Spare() {
+  const std::lock_guard lock(mutex_);
+  if (spare_ == nullptr) {
+    spare_ = Block(NewBlock(device_.get()), Free{device_.get()});
+  }
+  return spare_.get();
 }
 
 void StagingPool::Fill(uint64_t bytes) {
@@ -76,7 +103,6 @@ void StagingPool::Return(std::byte* block) {
 }
 
 bool StagingPool::is_short_for(uint64_t bytes) const {
-  const std::lock_guard lock(mutex_);
   return lacks_memory_ || bytes_max() < bytes;
 }
 

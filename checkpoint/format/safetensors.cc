@@ -93,6 +93,7 @@ absl::Status WriteTensors(Storage& storage, const std::string& header,
     }
   }
   DT_ASSIGN_OR_RETURN(pending.written.checksum, writer.End());
+  pending.file->EndAppending();
   return absl::OkStatus();
 }
 

@@ -248,6 +248,12 @@ void LogNotUsed(const StepId& id, const absl::Status& why) {
                   << "; trying the one before it";
 }
 
+bool HoldsWeightsAlone(const Manifest& manifest) {
+  const Json& engine = manifest.state.engine;
+  const auto found = engine.find("weights_only");
+  return found != engine.end() && found->is_boolean() && found->get<bool>();
+}
+
 absl::Status CannotBeRead(const StepId& id, const absl::Status& why) {
   return absl::PermissionDeniedError(absl::StrCat(
       "checkpoint of ", id.ToString(), " cannot be read: ", why.message(),
@@ -392,8 +398,6 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
   Attempt attempt;
   const auto begin = [&]() -> absl::Status {
     if (!options.fresh) {
-      DT_RETURN_IF_ERROR(options.before_search != nullptr ? options.before_search()
-                                                          : absl::OkStatus());
       DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage, options));
       if (search.found == nullptr) {
         const absl::Status lost = CheckNothingIsLost(storage, search, options);
@@ -407,16 +411,21 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
       attempt.checkpoint = std::move(search.found);
     }
     std::optional<StepId> from;
+    std::string job = options.job;
     if (attempt.checkpoint != nullptr) {
       from = attempt.checkpoint->manifest().id;
+      if (!HoldsWeightsAlone(attempt.checkpoint->manifest())) {
+        // A run keeps its id, though a new run directory may have another one: else copies of its
+        // later checkpoints would be refused beside those of before.
+        job = attempt.checkpoint->manifest().job;
+      }
       if (options.verify == Verify::kSizes) {
         attempt.checkpoint->ReadAhead(kReadAheadBytes);
       }
       // Its writer may have died before it was durable, and this attempt counts on it.
       DT_RETURN_IF_ERROR(storage.SyncDirectory(from->DirectoryName()));
     }
-    DT_ASSIGN_OR_RETURN(attempt.epoch,
-                        BeginEpoch(storage, options.job, exchange.world_size(), from));
+    DT_ASSIGN_OR_RETURN(attempt.epoch, BeginEpoch(storage, job, exchange.world_size(), from));
     return absl::OkStatus();
   };
   if (exchange.rank() == 0) {

@@ -108,7 +108,7 @@ struct KnownSave {
 };
 
 struct AttemptOptions {
-  std::string job;
+  std::string job;     // The id of a run that begins. One that goes on keeps its own.
   bool fresh = false;  // Start from scratch, whatever the storage holds.
   // The checks of rank 0 before the attempt begins. With kSizes the ranks check every byte while
   // they read (restore_agreement.h), and begin once more if the checkpoint is damaged.
@@ -122,13 +122,13 @@ struct AttemptOptions {
   // Gives the newest such checkpoint; called on rank 0 when none is found in the storage. May be
   // null.
   std::function<std::optional<KnownSave>()> known_save;
-  // Called on rank 0 before it searches; its error ends the attempt. May be null.
-  std::function<absl::Status()> before_search;
   // Called on all ranks when rank 0 has found the checkpoint and the others have not opened it yet;
   // may be collective. May be null.
   std::function<absl::Status(const StepId& found)> before_open;
 };
 
+// Whether a checkpoint has no states, as `dtrain checkpoint import` writes it. It is of no run yet.
+bool HoldsWeightsAlone(const Manifest& manifest);
 // Logs that a checkpoint is passed over, and why.
 void LogNotUsed(const StepId& id, const absl::Status& why);
 // The error of a start where a checkpoint may be whole but cannot be read: to resume from an older

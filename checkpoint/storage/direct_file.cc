@@ -16,6 +16,8 @@ namespace {
 
 // Offsets, lengths and memory are aligned to it: no disk asks for more, and many for less.
 constexpr size_t kDirectAlignment = kHeldAlignment;
+// The size of a file's first block.
+constexpr size_t kFirstBlockBytes = 1 << 20;
 // Writes of a file that the system may interrupt.
 constexpr int kRetriesMax = 1000;
 
@@ -38,13 +40,13 @@ absl::Status DirectFile::Append(absl::Span<const std::byte> data) {
       TakeSlot();
       continue;
     }
-    const size_t n = std::min(data.size(), kWriteBlockBytes - filled_);
+    const size_t n = std::min(data.size(), room_ - filled_);
     std::memcpy(slots_[current_].block.get() + filled_, data.data(), n);
     data.remove_prefix(n);
     filled_ += n;
     bytes_ += n;
-    if (filled_ == kWriteBlockBytes) {
-      Write(std::exchange(current_, kWriteSlots), kWriteBlockBytes);
+    if (filled_ == room_) {
+      Write(std::exchange(current_, kWriteSlots), room_);
     }
   }
   return status_;
@@ -119,6 +121,7 @@ void DirectFile::TakeSlot() {
   }
   slot.from = slot.block.get();
   filled_ = 0;
+  room_ = bytes_ == 0 ? kFirstBlockBytes : kWriteBlockBytes;
   current_ = found;
 }
 
@@ -180,12 +183,18 @@ void DirectFile::Drain() {
   }
 }
 
-void DirectFile::WriteTail() {
-  const Slot& slot = slots_[current_];
+void DirectFile::StartTail() {
   const size_t aligned = filled_ / kDirectAlignment * kDirectAlignment;
-  if (aligned > 0) {
+  if (status_.ok() && current_ != kWriteSlots && aligned > tail_) {
     Write(current_, aligned);
+    tail_ = aligned;
   }
+}
+
+void DirectFile::WriteTail() {
+  StartTail();
+  const size_t aligned = std::exchange(tail_, 0);
+  const Slot& slot = slots_[current_];
   Drain();
   const bool was_direct = is_direct_;
   if (status_.ok() && filled_ > aligned) {

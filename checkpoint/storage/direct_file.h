@@ -1,10 +1,11 @@
 // Writes one large file with O_DIRECT, several blocks at once, while its owner computes the next.
 //
 // Bytes are copied into aligned blocks of 4 MiB, at most kWriteSlots of them, which a WriteQueue
-// writes; memory that stays is written from where it is. The part of the last block that O_DIRECT
-// cannot take goes through the page cache. Where the file system refuses O_DIRECT, when it is asked
-// for or at a write, all blocks do. An error is returned by the call in whose course it is seen,
-// and by all later ones, and nothing is synced after it. Used by one thread at a time.
+// writes; a file's first block is smaller, so that the disk begins sooner. Memory that stays is
+// written from where it is. The part of the last block that O_DIRECT cannot take goes through the
+// page cache. Where the file system refuses O_DIRECT, when it is asked for or at a write, all
+// blocks do. An error is returned by the call in whose course it is seen, and by all later ones,
+// and nothing is synced after it. Used by one thread at a time.
 #pragma once
 
 #include <array>
@@ -35,6 +36,8 @@ class DirectFile {
   // The same of memory that stays until Sync or Close has returned. What suits O_DIRECT of it, by
   // its place in memory and in the file, is not copied.
   absl::Status AppendHeld(absl::Span<const std::byte> data);
+  // Nothing more is appended: begins to write the last block, which else waits for Sync.
+  void EndAppending() { StartTail(); }
   // Waits until all is written, sets the file's size to what was appended, and fsyncs. fdatasync
   // would save nothing, because size and extents of a new file are to be made durable anyway.
   absl::Status Sync();
@@ -64,6 +67,8 @@ class DirectFile {
   void StartRest(size_t slot);
   void WaitForOne();
   void Drain();
+  // Begins to write what O_DIRECT takes of the current block.
+  void StartTail();
   // Writes what the current block holds, and keeps it, because more may be appended.
   void WriteTail();
   void WriteThroughCache(uint64_t offset, absl::Span<const std::byte> data);
@@ -75,6 +80,8 @@ class DirectFile {
   std::array<Slot, kWriteSlots> slots_;
   size_t current_ = kWriteSlots;  // Being filled; kWriteSlots: none.
   size_t filled_ = 0;             // Bytes in it.
+  size_t room_ = 0;               // Bytes that it takes.
+  size_t tail_ = 0;               // Bytes of it that StartTail has begun to write.
   size_t under_way_ = 0;
   uint64_t bytes_ = 0;  // Appended.
   uint64_t size_;       // The file is at least as large.

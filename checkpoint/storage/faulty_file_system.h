@@ -1,8 +1,8 @@
 // A file system that fails at a chosen call: the fault-injecting twin of a real or in-memory one.
 //
-// Calls are counted from 0 over all methods but DisplayName, DropCache, PassCache, ReadAhead,
-// FreeBytes and SlowerWrites. WriteHeld counts as two: it reserves room, then it writes.
-// Thread-safe.
+// Calls are counted from 0 over all methods but Collects, DisplayName, DropCache, EndWriting,
+// FreeBytes, PassCache, ReadAhead and SlowerWrites. WriteHeld counts as two: it reserves room, then
+// it writes. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -46,6 +46,7 @@ class FaultyFileSystem final : public FileSystem {
   absl::StatusOr<size_t> Write(int handle, absl::Span<const std::byte> data) override;
   absl::StatusOr<size_t> WriteHeld(int handle, absl::Span<const std::byte> data) override;
   bool Collects(int handle) override { return inner_.Collects(handle); }
+  void EndWriting(int handle) override { inner_.EndWriting(handle); }
   absl::Status Sync(int handle) override;
   absl::Status Close(int handle) override;
   absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) override;

@@ -36,6 +36,8 @@ class FileSystem {
   }
   // Whether Write collects bytes into blocks, so that small parts cost no more than large ones.
   virtual bool Collects(int /*handle*/) { return false; }
+  // Begins to write what it has collected: no Write follows.
+  virtual void EndWriting(int /*handle*/) {}
   virtual absl::Status Sync(int handle) = 0;
   virtual absl::Status Close(int handle) = 0;
 

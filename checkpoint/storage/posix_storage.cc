@@ -41,6 +41,7 @@ class PosixWritableFile final : public WritableFile {
   }
 
   bool collects() const override { return files_.Collects(handle_); }
+  void EndAppending() override { files_.EndWriting(handle_); }
 
   absl::Status Sync() override { return Annotate(files_.Sync(handle_), display_name_); }
 
@@ -126,7 +127,11 @@ class PosixStorage : public Storage {
     if (absl::Status status = files_.Allocate(handle, bytes_expected); !status.ok()) {
       file.reset();
       files_.Unlink(path).IgnoreError();
-      return Annotate(status, DisplayName(path));
+      const std::optional<uint64_t> free =
+          absl::IsResourceExhausted(status) ? files_.FreeBytes() : std::nullopt;
+      return Annotate(status, free.has_value() ? absl::StrCat(DisplayName(path), ", where ", *free,
+                                                              " bytes are free")
+                                               : DisplayName(path));
     }
     return file;
   }

@@ -84,6 +84,11 @@ class RealFileSystem final : public FileSystem {
   }
 
   bool Collects(int handle) override { return FindDirect(handle) != nullptr; }
+  void EndWriting(int handle) override {
+    if (DirectFile* const direct = FindDirect(handle); direct != nullptr) {
+      direct->EndAppending();
+    }
+  }
 
   absl::Status Sync(int handle) override {
     if (DirectFile* const direct = FindDirect(handle); direct != nullptr) {

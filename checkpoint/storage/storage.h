@@ -41,6 +41,9 @@ class WritableFile {
   virtual absl::Status AppendHeld(absl::Span<const std::byte> data) { return Append(data); }
   // Whether it collects what it is given into blocks, so that small parts cost no more than large.
   virtual bool collects() const { return false; }
+  // Nothing more is appended: what it has collected is on its way from here on, and not only when
+  // Finish waits for it.
+  virtual void EndAppending() {}
   // Makes what was appended durable and leaves the file open for more. After an error the file is
   // lost. Unimplemented where an object becomes durable only as a whole.
   virtual absl::Status Sync() {

@@ -1,16 +1,17 @@
 #include "checkpoint/storage/write_blocks.h"
 
+#include <sys/mman.h>
+
 #include <new>
 
-#include "checkpoint/storage/storage.h"
 #include "checkpoint/storage/write_queue.h"
 
 namespace dtrain::checkpoint {
 namespace {
 
-constexpr std::align_val_t kAlignment{kHeldAlignment};
-// One file has so many under way, and files are seldom written side by side.
-constexpr size_t kKeptMax = kWriteSlots;
+constexpr std::align_val_t kAlignment{size_t{2} << 20};  // A huge page's.
+// A save writes two files side by side, each with so many under way.
+constexpr size_t kKeptMax = 2 * kWriteSlots;
 
 }  // namespace
 
@@ -29,7 +30,10 @@ WriteBlocks::Block WriteBlocks::Take() {
       return Block(block, {this});
     }
   }
-  return Block(static_cast<std::byte*>(::operator new(kWriteBlockBytes, kAlignment)), {this});
+  void* const block = ::operator new(kWriteBlockBytes, kAlignment);
+  // A hint: fewer page faults, and fewer pieces of which a disk is told in each write.
+  madvise(block, kWriteBlockBytes, MADV_HUGEPAGE);
+  return Block(static_cast<std::byte*>(block), {this});
 }
 
 void WriteBlocks::Keep(std::byte* block) {

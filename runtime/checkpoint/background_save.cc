@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/staging_memory.h"
@@ -114,16 +115,31 @@ void BackgroundSave::Guard(EngineState& engine) {
   };
 }
 
+bool BackgroundSave::CopiesFromDevice() {
+  const Device& device = *job_.state().device;
+  if (device.is_host() || copies_ != nullptr) {
+    return copies_ != nullptr;
+  }
+  auto copies = DeviceCopies::Create(device, absl::Seconds(job_.config().comm_timeout_seconds()));
+  if (!copies.ok()) {
+    DT_LOG(Warning) << "saves wait for copies from the GPU: " << copies.status().message();
+    return false;
+  }
+  copies_ = *std::move(copies);
+  return true;
+}
+
 void BackgroundSave::FitPool(uint64_t live) {
-  if (pool_ != nullptr && pool_->bytes_max() >= live) {  // Free memory is not read each time.
+  const bool fits = pool_ != nullptr && pool_->device() == copies_.get();
+  if (fits && pool_->bytes_max() >= live) {  // Free memory is not read each time.
     return;
   }
   const uint64_t bytes = StagingBytes(job_, live);
-  if (pool_ == nullptr || pool_->bytes_max() < bytes) {
+  if (!fits || pool_->bytes_max() < bytes) {
     if (pool_ != nullptr) {
       pool_->EndFilling();
     }
-    pool_ = std::make_shared<checkpoint::StagingPool>(bytes);
+    pool_ = std::make_shared<checkpoint::StagingPool>(bytes, copies_);
   }
 }
 
@@ -131,6 +147,7 @@ void BackgroundSave::Expect(uint64_t bytes) {
   if (running() || bytes == 0) {
     return;
   }
+  CopiesFromDevice();
   // Whole tensors are shared out, so that a rank may copy more; blocks are made as they are needed.
   FitPool(2 * bytes);
   worker_.Submit([pool = pool_, bytes] { pool->Fill(bytes); });
@@ -142,16 +159,23 @@ void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnaps
     pool_->EndFilling();
   }
   FitPool(checkpoint::LiveBytes(snapshot.source));
+  on_device_ = snapshot.leaves_on_device;
+  if (on_device_) {
+    snapshot.source.status.Update(copies_->Begin());
+  }
   source_ = std::make_shared<checkpoint::StagedSource>(
       std::move(snapshot.source), *pool_,
       static_cast<uint64_t>(job_.config().checkpoint_write_rate()));
-  worker_.Submit([this, step, &writer, source = source_, keep = std::move(snapshot.keep)] {
-    Run(step, writer, *source);
-  });
+  if (!job_.state().device->is_host()) {
+    keep_.swap(snapshot.keep);
+  }
+  worker_.Submit(
+      [this, step, &writer, source = source_, keep = std::move(snapshot.keep),
+       copies = on_device_ ? copies_.get() : nullptr] { Run(step, writer, *source, copies); });
 }
 
-void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer,
-                         checkpoint::StagedSource& source) {
+void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source,
+                         DeviceCopies* copies) {
   checkpoint::SaveReport report;
   report.id.step = step;
   report.status = absl::InternalError("the thread that saves met an exception");
@@ -165,15 +189,25 @@ void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer,
     ended_.notify_all();
   };
   source.CopyAhead();
+  if (copies != nullptr) {
+    source.Fail(copies->AwaitBegin());
+  }
   report = writer.Save(step, source, *exchange_);
 }
 
 absl::Status BackgroundSave::LetUpdate(bool together) {
   const bool leaves_together = together && std::exchange(leaves_together_, false);
   const bool is_held = running() && source_->HoldsUpdate();
-  if (!is_held && !leaves_together) {
-    return absl::OkStatus();
+  if (is_held || leaves_together) {
+    DT_RETURN_IF_ERROR(AwaitWriter(is_held, leaves_together));
   }
+  if (std::exchange(on_device_, false)) {
+    copies_->HoldUpdate();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BackgroundSave::AwaitWriter(bool is_held, bool leaves_together) {
   const ScopedPhase phase("dtrain::checkpoint", blocked_s_);
   // The agent must not take the wait for a copy, or for a slow peer of the save, for a hang.
   const InnerPhase save(job_.state().heartbeat.get(), "save");
@@ -215,6 +249,7 @@ std::optional<checkpoint::SaveReport> BackgroundSave::WaitToEnd() {
 checkpoint::SaveReport BackgroundSave::End() {
   checkpoint::SaveReport report = *std::exchange(report_, std::nullopt);
   source_.reset();
+  keep_.clear();
   // A disk that failed leaves the group whole; a new one costs little.
   suspect_ = !report.durable();
   return report;

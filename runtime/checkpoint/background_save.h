@@ -13,7 +13,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/threads/worker.h"
@@ -23,6 +25,7 @@
 #include "checkpoint/exchange.h"
 #include "comm/group.h"
 #include "dtrain/job.h"
+#include "runtime/checkpoint/device_copies.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/optimizer/engine_state.h"
 
@@ -48,6 +51,9 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   // From here on, time in which training stands still counts to the save that Start begins.
   void BeginBlocking() { blocked_s_ = 0; }
   double& blocked_s() { return blocked_s_; }
+  // Whether a snapshot for Start may leave bytes where they are on a GPU
+  // (EngineSnapshot::leaves_on_device): not where there is none, or no stream for copies.
+  bool CopiesFromDevice();
   // Weights and states of `engine` do not change before a save has copied what it needs, and its
   // steps carry the votes on saves. All ranks guard the same engines.
   void Guard(EngineState& engine);
@@ -68,24 +74,34 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   // This rank's bits in the agreement of a step, and those of all ranks.
   uint32_t Vote();
   void TakeVotes(uint32_t all);
-  // Returns when an update changes nothing that still has to be copied. `together`: all ranks call
-  // it in one step, and leave it together if a rank may have to wait for its storage. If that is
-  // slow, it would else be late for the next collective, by more than that allows.
+  // Returns when an update changes nothing that still has to be copied; on a GPU, an update that
+  // is queued later. `together`: all ranks call it in one step, and leave it together if a rank may
+  // have to wait for its storage. If that is slow, it would else be late for the next collective,
+  // by more than that allows.
   absl::Status LetUpdate(bool together);
+  // Waits for what the thread that writes has to do before: for copies, or for the storage too.
+  absl::Status AwaitWriter(bool is_held, bool leaves_together);
   absl::Status MakeExchange();
   // Makes `pool_` as large as it may be for a save that copies `live` bytes.
   void FitPool(uint64_t live);
-  void Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source);
+  // `copies`: of what the snapshot has left on a GPU; null: it has left nothing there.
+  void Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source,
+           DeviceCopies* copies);
   checkpoint::SaveReport End();
 
   Job& job_;
   std::unique_ptr<comm::Group> group_;  // For the saves' messages; null when this rank is alone.
   std::unique_ptr<checkpoint::Exchange> exchange_;
+  std::shared_ptr<DeviceCopies> copies_;              // Null: on the host, or not asked for yet.
   std::shared_ptr<checkpoint::StagingPool> pool_;     // Null: neither expected nor begun.
   std::shared_ptr<checkpoint::StagedSource> source_;  // Null: no save is under way.
+  // Keeps a snapshot of a GPU alive. LibTorch records an event on the compute stream when
+  // page-locked memory is freed, so only the thread that captures that stream may free it.
+  std::vector<at::Tensor> keep_;
   std::optional<uint32_t>
       votes_;  // Those of all ranks in the last step; none: Prepare has taken them.
   bool leaves_together_ = false;  // A rank may wait for its storage in the next LetUpdate.
+  bool on_device_ = false;        // The next update has to come behind copies on the device.
   bool suspect_ = false;          // The last save ended in a way that may have broken its group.
   double blocked_s_ = 0;
   std::mutex mutex_;

@@ -57,6 +57,7 @@ struct Checkpointer::State {
   checkpoint::EpochRecord epoch;                         // This attempt's, once it has begun.
   std::unique_ptr<checkpoint::Writer> writer;            // Null before.
   std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
+  std::vector<EngineSnapshots> snapshots;                // Theirs, from the first save on.
   TrackedStates tracked;
   std::vector<NamedTensor> tensors;  // By TrackedName.
   bool tensors_checked = false;      // They are the same on every rank.
@@ -87,11 +88,10 @@ struct Checkpointer::State {
   absl::Status BeginFresh() { return Begin({.fresh = true}).status(); }
   // The newest whole checkpoint, which engines and tensors hold then; null: the run begins.
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> ReadLatest(std::string& note);
-  absl::StatusOr<EngineSnapshot> TakeSnapshots();
   // Goes on from a checkpoint that was read.
   absl::Status Resume(const checkpoint::Checkpoint& from, std::string note);
-  // Everything that a checkpoint of now holds.
-  absl::StatusOr<EngineSnapshot> Take();
+  // Everything that a checkpoint of now holds. `leaves_on_device`: as EngineSnapshot's.
+  absl::StatusOr<EngineSnapshot> Take(bool leaves_on_device);
   checkpoint::SaveReport Save(int64_t step, SaveKind kind);
   checkpoint::SaveReport Write(int64_t step);
   // Saves beside training: starts one, or skips it because one is still under way on some rank.
@@ -210,28 +210,6 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Rea
   }
 }
 
-absl::StatusOr<EngineSnapshot> Checkpointer::State::TakeSnapshots() {
-  EngineSnapshot all;
-  for (size_t i = 0; i < engines.size(); ++i) {
-    const auto& [name, engine] = engines[i];
-    DT_ASSIGN_OR_RETURN(EngineSnapshot taken,
-                        TakeSnapshot(engine->state(), place(), i == 0 ? "" : name));
-    if (i == 0) {
-      all = std::move(taken);
-      all.source.job.engine["name"] = name;
-    } else {
-      Add(std::move(taken), name, all);
-    }
-  }
-  if (Json values = job.metrics().ValuesAtStep(); !values.empty()) {  // They choose the best.
-    all.source.job.engine["metrics"] = std::move(values);
-  }
-  if (!job.state().accepted_changes.empty()) {
-    all.source.job.engine["accepted_changes"] = job.state().accepted_changes;
-  }
-  return all;
-}
-
 absl::Status Checkpointer::State::Resume(const checkpoint::Checkpoint& from, std::string note) {
   const bool is_import = HoldsWeightsAlone(from);  // Tracked states begin as new.
   const checkpoint::Manifest& manifest = from.manifest();
@@ -239,7 +217,9 @@ absl::Status Checkpointer::State::Resume(const checkpoint::Checkpoint& from, std
   const size_t rank = manifest.world_size == job.world_size() ? static_cast<size_t>(job.rank()) : 0;
   const Json& mine = manifest.rank_state.at(rank);
   saved_step = manifest.id.step;
-  tiers->CopyRestored(manifest.id);
+  if (!is_import) {  // Else it is a file of the user's, and of no run yet.
+    tiers->CopyRestored(manifest.id);
+  }
   DT_ASSIGN_OR_RETURN(
       const Replayed replayed,
       journal.Replay({*storage, manifest.id, exchange, deadline()}, tensors, place()));
@@ -303,23 +283,47 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step, SaveKind kind) {
   return report;
 }
 
-absl::StatusOr<EngineSnapshot> Checkpointer::State::Take() {
-  DT_ASSIGN_OR_RETURN(EngineSnapshot snapshot, TakeSnapshots());
-  DT_RETURN_IF_ERROR(AddTrackedTensors(tensors, place(), snapshot));
-  if (!tensors.empty() && !job.state().device->is_host()) {
-    DT_RETURN_IF_ERROR(job.state().device->Synchronize());
+absl::StatusOr<EngineSnapshot> Checkpointer::State::Take(bool leaves_on_device) {
+  for (size_t i = 0; i < engines.size(); ++i) {
+    const auto& [name, engine] = engines[i];
+    const EngineState& state = engine->state();  // Waits until a GPU says how its last step ended.
+    if (i == snapshots.size()) {
+      snapshots.emplace_back(state, place(), i == 0 ? "" : name);
+    }
   }
-  const Json states = tracked.Save();
-  snapshot.source.rank["tracked"] = states;
-  if (!tiers->host().empty()) {
-    snapshot.source.rank["host"] = tiers->host();  // It has this rank's files.
+  EngineSnapshot snapshot;
+  snapshot.leaves_on_device = leaves_on_device;
+  for (EngineSnapshots& of_engine : snapshots) {
+    DT_RETURN_IF_ERROR(of_engine.AddTo(snapshot));
   }
-  snapshot.source.job.user = states;
+  if (!tensors.empty()) {
+    DT_RETURN_IF_ERROR(AddTrackedTensors(tensors, place(), snapshot));
+    if (!job.state().device->is_host() && !leaves_on_device) {
+      DT_RETURN_IF_ERROR(job.state().device->Synchronize());
+    }
+  }
+  snapshot.source.complete.emplace_back([name = engines[0].first, states = tracked.Save(),
+                                         values = job.metrics().ValuesAtStep(),
+                                         accepted = job.state().accepted_changes,
+                                         host = tiers->host()](checkpoint::SpanSource& source) {
+    source.job.engine["name"] = name;
+    if (!values.empty()) {  // They choose the best.
+      source.job.engine["metrics"] = values;
+    }
+    if (!accepted.empty()) {
+      source.job.engine["accepted_changes"] = accepted;
+    }
+    source.rank["tracked"] = states;
+    if (!host.empty()) {
+      source.rank["host"] = host;  // It has this rank's files.
+    }
+    source.job.user = states;
+  });
   return snapshot;
 }
 
 checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
-  absl::StatusOr<EngineSnapshot> snapshot = Take();
+  absl::StatusOr<EngineSnapshot> snapshot = Take(/*leaves_on_device=*/false);
   if (!snapshot.ok()) {  // The group is broken: nobody can save.
     return {.status = snapshot.status(), .id = {.step = step}};
   }
@@ -338,7 +342,7 @@ absl::Status Checkpointer::State::StartSave(int64_t step) {
   }
   background->BeginBlocking();
   const ScopedPhase phase("dtrain::checkpoint", background->blocked_s());
-  absl::StatusOr<EngineSnapshot> snapshot = Take();
+  absl::StatusOr<EngineSnapshot> snapshot = Take(background->CopiesFromDevice());
   if (!snapshot.ok()) {  // The ranks learn of it from each other when the save begins.
     const absl::Status failure = snapshot.status();
     snapshot.emplace();

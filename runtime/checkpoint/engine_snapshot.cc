@@ -1,18 +1,20 @@
 #include "runtime/checkpoint/engine_snapshot.h"
 
 #include <algorithm>
-#include <iterator>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "ATen/Functions.h"
 #include "ATen/core/grad_mode.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/restore/shared_ranges.h"
 #include "runtime/checkpoint/restore/stored_state.h"
-#include "runtime/engine/transaction.h"
+#include "runtime/model/cpu_rng.h"
 #include "runtime/model/dtypes.h"
 
 namespace dtrain {
@@ -26,13 +28,113 @@ Json RangesJson(absl::Span<const plan::OwnedRange> ranges) {
   return json;
 }
 
-Json LossScaleJson(const EngineState& state) {
-  const plan::LossScale& scale = state.progress.loss_scale;
+Json LossScaleJson(const TrainingProgress& progress) {
+  const plan::LossScale& scale = progress.loss_scale;
   return {{"scale", scale.scale},
           {"hysteresis", scale.hysteresis},
           {"steps", scale.steps},
           {"last_overflow", scale.last_overflow},
-          {"unit", state.progress.loss_unit}};
+          {"unit", progress.loss_unit}};
+}
+
+// The record of an engine. `progress`: at the moment of the snapshot.
+Json EngineJson(const EngineState& state, const TrainingProgress& progress) {
+  return {{"optimizer", state.optimizer.name},
+          {"step", progress.step},
+          {"updates", progress.updates},
+          {"skipped", progress.skipped},
+          {"total_elements", state.flat->layout().total_elements()},
+          {"loss_scale", LossScaleJson(progress)}};
+}
+
+// The random state of a snapshot, whose `bytes` are made later.
+struct SavedRng {
+  const CpuRngSnapshot saved;
+  std::vector<std::byte> bytes = std::vector<std::byte>(kCpuRngBytes);
+};
+
+// The process has one.
+void AddRng(EngineSnapshot& snapshot) {
+  const auto rng = std::make_shared<SavedRng>();
+  snapshot.source.state.push_back(
+      {{kStoredRng, DType::kUInt8, {static_cast<int64_t>(rng->bytes.size())}}, rng->bytes});
+  if (const at::Tensor& device_rng = rng->saved.device_state(); device_rng.defined()) {
+    snapshot.keep.push_back(device_rng);
+    snapshot.source.state.push_back(
+        {{kStoredDeviceRng, DType::kUInt8, {device_rng.numel()}}, BytesOf(device_rng)});
+  }
+  snapshot.source.complete.emplace_back([rng](checkpoint::SpanSource&) {
+    const at::Tensor state = rng->saved.CpuState();
+    DT_CHECK(state.nbytes() == rng->bytes.size()) << "a generator's state has another size";
+    std::memcpy(rng->bytes.data(), state.const_data_ptr(), rng->bytes.size());
+  });
+}
+
+// Adds this rank's part of the states that updates change. A part in the host's memory is not made
+// by narrow(), whose way through LibTorch takes longer than all else here.
+void AddUpdateState(const EngineState& state, absl::Span<const plan::OwnedRange> stored,
+                    const std::string& prefix, EngineSnapshot& snapshot) {
+  const int64_t begin = stored.empty() ? 0 : stored[0].local;
+  const int64_t elements = ElementsOf(stored);
+  for (const auto& [name, tensor] : UpdateState(state)) {
+    const bool on_device = snapshot.leaves_on_device && IsOnDevice(state, tensor);
+    const bool stays = on_device || tensor.is_cpu();
+    const auto width = static_cast<size_t>(tensor.itemsize());
+    snapshot.source.state.push_back(
+        {{prefix + name, StoredStateType(tensor), {elements}},
+         stays ? BytesOf(tensor).subspan(static_cast<size_t>(begin) * width,
+                                         static_cast<size_t>(elements) * width)
+               : BytesOf(OnHost(tensor.narrow(0, begin, elements), snapshot)),
+         stays ? checkpoint::BytesStay::kUntilUpdate : checkpoint::BytesStay::kWithSnapshot,
+         on_device});
+  }
+}
+
+// Whether the host's memory holds what an update changes: states that are offloaded, which the
+// device may still be writing.
+bool HoldsFarStates(const checkpoint::SpanSource& source) {
+  const auto is_far = [](const checkpoint::NamedTensor& tensor) {
+    return tensor.stay == checkpoint::BytesStay::kUntilUpdate && !tensor.on_device;
+  };
+  return std::any_of(source.model.begin(), source.model.end(), is_far) ||
+         std::any_of(source.state.begin(), source.state.end(), is_far);
+}
+
+absl::Status AddOwnBuffers(const EngineState& state, const RankPlace& place,
+                           const std::string& prefix, EngineSnapshot& snapshot) {
+  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
+    const at::Tensor kept = OnHost(tensor, snapshot);
+    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
+    snapshot.keep.push_back(kept);
+    snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()},
+                                     BytesOf(kept),
+                                     StayOf(tensor, kept, checkpoint::BytesStay::kUntilStep)});
+  }
+  return absl::OkStatus();
+}
+
+// Fills what a checkpoint has once, from its first engine. Only rank 0's files are written.
+void CompleteJob(const EngineState& state, const TrainingProgress& progress, Json ranges, int rank,
+                 checkpoint::SpanSource& source) {
+  if (rank == 0) {
+    source.model_files = state.options.model_files;
+  }
+  if (rank == 0 && !state.options.model_config.is_null()) {
+    source.model_files.emplace(source.model_files.begin(), "config.json",
+                               DumpJson(state.options.model_config, 2) + "\n");
+  }
+  source.job.zero_stage = state.zero_stage;
+  source.job.layout_hash = LayoutHash(state);
+  source.job.engine = EngineJson(state, progress);
+  source.rank["ranges"] = std::move(ranges);
+}
+
+// Fills the records of another engine, which stand below "engines".
+void CompleteOther(const EngineState& state, const TrainingProgress& progress, Json ranges,
+                   const std::string& name, checkpoint::SpanSource& source) {
+  Json& record = source.job.engine["engines"][name] = EngineJson(state, progress);
+  record["layout_hash"] = LayoutHash(state);
+  source.rank["engines"][name] = {{"ranges", std::move(ranges)}};
 }
 
 }  // namespace
@@ -59,68 +161,45 @@ std::string LayoutHash(const plan::ParamLayout& layout) {
 }
 std::string LayoutHash(const EngineState& state) { return LayoutHash(state.flat->layout()); }
 
-absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
-                                            const std::string& engine) {
+EngineSnapshots::EngineSnapshots(const EngineState& state, RankPlace place, const std::string& name)
+    : state_(state),
+      place_(place),
+      name_(name),
+      model_(std::make_unique<WrittenModel>(state, std::move(place), StoredPrefix(name))) {}
+EngineSnapshots::EngineSnapshots(EngineSnapshots&& other) noexcept = default;
+EngineSnapshots::~EngineSnapshots() = default;
+
+absl::Status EngineSnapshots::AddTo(EngineSnapshot& snapshot) {
   const at::NoGradGuard no_grad;
-  const std::string prefix = StoredPrefix(engine);
-  EngineSnapshot snapshot;
-  DT_RETURN_IF_ERROR(state.settled);
-  DT_RETURN_IF_ERROR(AddModelTensors(state, place, prefix, snapshot));
-  const std::vector<plan::OwnedRange> stored = StoredRanges(state, place);
-  const int64_t elements = ElementsOf(stored);
-  for (const auto& [name, tensor] : UpdateState(state)) {
-    const at::Tensor part =
-        OnHost(tensor.narrow(0, stored.empty() ? 0 : stored[0].local, elements), snapshot);
-    snapshot.source.state.push_back({{prefix + name, StoredStateType(part), {elements}},
-                                     BytesOf(part),
-                                     StayOf(tensor, part, checkpoint::BytesStay::kUntilUpdate)});
-  }
-  if (!state.progress.missed.empty()) {
-    const at::Tensor missed = MissedUpdates(state);
+  const std::string prefix = StoredPrefix(name_);
+  DT_RETURN_IF_ERROR(state_.settled);
+  DT_RETURN_IF_ERROR(model_->AddTo(snapshot));
+  std::vector<plan::OwnedRange> stored = StoredRanges(state_, place_);
+  AddUpdateState(state_, stored, prefix, snapshot);
+  if (!state_.progress.missed.empty()) {
+    const at::Tensor missed = MissedUpdates(state_);
     snapshot.keep.push_back(missed);
     snapshot.source.state.push_back(
         {{prefix + kStoredMissed, DType::kInt64, {missed.numel()}}, BytesOf(missed)});
   }
-  for (const auto& [name, tensor] : OwnBuffers(state, place)) {
-    const at::Tensor kept = OnHost(tensor, snapshot);
-    DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
-    snapshot.keep.push_back(kept);
-    snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()},
-                                     BytesOf(kept),
-                                     StayOf(tensor, kept, checkpoint::BytesStay::kUntilStep)});
+  DT_RETURN_IF_ERROR(AddOwnBuffers(state_, place_, prefix, snapshot));
+  if (name_.empty()) {
+    AddRng(snapshot);
   }
-  if (engine.empty()) {  // The process has one.
-    const at::Tensor rng = CpuRngState();
-    snapshot.keep.push_back(rng);
-    snapshot.source.state.push_back({{kStoredRng, DType::kUInt8, {rng.numel()}}, BytesOf(rng)});
-    if (const at::Tensor device_rng = DeviceRngState(); device_rng.defined()) {
-      snapshot.keep.push_back(device_rng);
-      snapshot.source.state.push_back(
-          {{kStoredDeviceRng, DType::kUInt8, {device_rng.numel()}}, BytesOf(device_rng)});
-    }
+  if (const Device& device = state_.flat->device();
+      !device.is_host() && (!snapshot.leaves_on_device || HoldsFarStates(snapshot.source))) {
+    DT_RETURN_IF_ERROR(device.Synchronize());
   }
-  if (!state.flat->device().is_host()) {
-    DT_RETURN_IF_ERROR(state.flat->device().Synchronize());
-  }
-  if (engine.empty() && !state.options.model_config.is_null()) {
-    snapshot.source.model_files.emplace_back("config.json",
-                                             DumpJson(state.options.model_config, 2) + "\n");
-  }
-  if (engine.empty() && place.rank == 0) {
-    snapshot.source.model_files.insert(snapshot.source.model_files.end(),
-                                       state.options.model_files.begin(),
-                                       state.options.model_files.end());
-  }
-  snapshot.source.job.zero_stage = state.zero_stage;
-  snapshot.source.job.layout_hash = LayoutHash(state);
-  snapshot.source.job.engine = {{"optimizer", state.optimizer.name},
-                                {"step", state.progress.step},
-                                {"updates", state.progress.updates},
-                                {"skipped", state.progress.skipped},
-                                {"total_elements", state.flat->layout().total_elements()},
-                                {"loss_scale", LossScaleJson(state)}};
-  snapshot.source.rank = {{"ranges", RangesJson(stored)}};
-  return snapshot;
+  snapshot.source.complete.emplace_back(
+      [&state = state_, name = name_, rank = place_.rank, progress = state_.progress,
+       stored = std::move(stored)](checkpoint::SpanSource& source) {
+        if (name.empty()) {
+          CompleteJob(state, progress, RangesJson(stored), rank, source);
+        } else {
+          CompleteOther(state, progress, RangesJson(stored), name, source);
+        }
+      });
+  return absl::OkStatus();
 }
 
 uint64_t StoredBytes(const EngineState& state) {
@@ -135,9 +214,6 @@ uint64_t StoredBytes(const EngineState& state) {
 }
 
 uint64_t LiveBytes(const EngineState& state, int world_size) {
-  if (!state.flat->device().is_host()) {
-    return 0;  // A snapshot has copies of what lies on a GPU.
-  }
   uint64_t bytes = 0;
   for (const StoredTensor& item : StoredTensors(state)) {
     // Gathered weights are copies, and so are buffers and frozen weights.
@@ -147,18 +223,6 @@ uint64_t LiveBytes(const EngineState& state, int world_size) {
     bytes += static_cast<uint64_t>(state.flat->layout().total_elements()) * tensor.itemsize();
   }
   return bytes / static_cast<uint64_t>(world_size);
-}
-
-void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all) {
-  const auto append = [](auto& from, auto& to) {
-    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-  };
-  append(more.source.model, all.source.model);
-  append(more.source.state, all.source.state);
-  append(more.keep, all.keep);
-  Json& record = all.source.job.engine["engines"][name] = std::move(more.source.job.engine);
-  record["layout_hash"] = more.source.job.layout_hash;
-  all.source.rank["engines"][name] = std::move(more.source.rank);
 }
 
 }  // namespace dtrain

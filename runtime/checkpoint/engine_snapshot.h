@@ -14,11 +14,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "checkpoint/state_source.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/optimizer/engine_state.h"
@@ -42,21 +43,44 @@ std::vector<plan::OwnedRange> StoredRanges(const EngineState& state, RankPlace p
 std::string LayoutHash(const plan::ParamLayout& layout);
 std::string LayoutHash(const EngineState& state);
 
-// Spans into the engine's memory: the engine must not step while the source is used. The vectors
-// keep copies (RNG; the tensors that this rank writes, at ZeRO stage 3) alive.
+// Spans into the engines' memory: the engines must not step while the source is used. The vectors
+// keep copies (the tensors that this rank writes, at ZeRO stage 3 and from a GPU) alive.
 struct EngineSnapshot {
   checkpoint::SpanSource source;
   std::vector<at::Tensor> keep;
+  // Set before it is taken: what a GPU holds until the next update is left there
+  // (checkpoint::NamedTensor::on_device), and copies of the rest are only queued on the compute
+  // stream. Else all is copied, and the copies are whole.
+  bool leaves_on_device = false;
 };
-// Collective at ZeRO stage 3, where weights are gathered one by one.
-absl::StatusOr<EngineSnapshot> TakeSnapshot(const EngineState& state, RankPlace place,
-                                            const std::string& name);
+
+class WrittenModel;  // model_tensors.h
+
+// Takes the snapshots of one engine. Training stands still meanwhile, so that what is the same in
+// all of them is found once, and records are made of copied numbers by the thread that writes
+// (SpanSource::complete).
+class EngineSnapshots {
+ public:
+  // REQUIRES: `state` outlives this object and its snapshots.
+  EngineSnapshots(const EngineState& state, RankPlace place, const std::string& name);
+  EngineSnapshots(EngineSnapshots&& other) noexcept;
+  ~EngineSnapshots();
+
+  // Adds the engine as it is now to a snapshot that has those before it. Collective at ZeRO stage
+  // 3, where weights are gathered one by one.
+  absl::Status AddTo(EngineSnapshot& snapshot);
+
+ private:
+  const EngineState& state_;
+  RankPlace place_;
+  std::string name_;
+  std::unique_ptr<WrittenModel> model_;
+};
+
 // The size of a checkpoint's tensors of this engine, in the files of all ranks together.
 uint64_t StoredBytes(const EngineState& state);
 // About how many bytes of one rank's snapshot of this engine lie in memory that the next update
 // changes.
 uint64_t LiveBytes(const EngineState& state, int world_size);
-// Adds what another engine, `name`, gave.
-void Add(EngineSnapshot more, const std::string& name, EngineSnapshot& all);
 
 }  // namespace dtrain

@@ -10,6 +10,10 @@ namespace {
 
 comm::Buffer Bytes(void* data, size_t bytes) { return {data, bytes, DType::kUInt8, {}}; }
 
+comm::CollectiveOptions CallOptions(const char* name, Deadline deadline) {
+  return {.name = name, .caller_waits = true, .deadline = deadline};
+}
+
 }  // namespace
 
 // Each call ends by its own deadline, so the waits need none.
@@ -21,7 +25,7 @@ absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view
   DT_ASSIGN_OR_RETURN(comm::Work work,
                       group_.AllGather(Bytes(&length, sizeof(length)),
                                        Bytes(lengths.data(), world * sizeof(uint64_t)),
-                                       {.name = "checkpoint report sizes", .deadline = deadline}));
+                                       CallOptions("checkpoint report sizes", deadline)));
   DT_RETURN_IF_ERROR(work.Wait());
   const size_t widest = *std::max_element(lengths.begin(), lengths.end());
   std::string padded(mine.data(), mine.size());
@@ -29,7 +33,7 @@ absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view
   std::string all(world * widest, '\0');
   DT_ASSIGN_OR_RETURN(work,
                       group_.AllGather(Bytes(padded.data(), widest), Bytes(all.data(), all.size()),
-                                       {.name = "checkpoint reports", .deadline = deadline}));
+                                       CallOptions("checkpoint reports", deadline)));
   DT_RETURN_IF_ERROR(work.Wait());
   std::vector<std::string> texts;
   for (size_t r = 0; r < world && rank() == 0; ++r) {
@@ -42,12 +46,12 @@ absl::StatusOr<std::string> GroupExchange::Broadcast(absl::string_view text, Dea
   uint64_t length = text.size();
   DT_ASSIGN_OR_RETURN(comm::Work work,
                       group_.Broadcast(Bytes(&length, sizeof(length)), 0,
-                                       {.name = "checkpoint message size", .deadline = deadline}));
+                                       CallOptions("checkpoint message size", deadline)));
   DT_RETURN_IF_ERROR(work.Wait());
   std::string message(text.data(), rank() == 0 ? text.size() : 0);
   message.resize(length);
   DT_ASSIGN_OR_RETURN(work, group_.Broadcast(Bytes(message.data(), message.size()), 0,
-                                             {.name = "checkpoint message", .deadline = deadline}));
+                                             CallOptions("checkpoint message", deadline)));
   DT_RETURN_IF_ERROR(work.Wait());
   return message;
 }

@@ -47,6 +47,9 @@ int64_t CopyBytes(const at::Tensor& tensor) {
   return (static_cast<int64_t>(tensor.nbytes()) + kCopyAlign - 1) / kCopyAlign * kCopyAlign;
 }
 
+// Whether a snapshot has a copy of it, because its memory goes with the next gather.
+bool IsCopied(const StoredTensor& item) { return item.shared.has_value() && item.tensor.is_cpu(); }
+
 // Copies of tensors whose memory is needed again: each in memory, or all in one file without a
 // name, so that who keeps weights in a file needs no memory for them while they are saved either.
 class Copies {
@@ -164,6 +167,11 @@ at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot) {
   return copy;
 }
 
+bool IsOnDevice(const EngineState& state, const at::Tensor& tensor) {
+  const Device& device = state.flat->device();
+  return !device.is_host() && tensor.device() == device.tensors();
+}
+
 checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
                              checkpoint::BytesStay changes) {
   return kept.is_alias_of(tensor) ? changes : checkpoint::BytesStay::kWithSnapshot;
@@ -177,43 +185,68 @@ absl::Status CheckStorable(const EngineState& state) {
   return absl::OkStatus();
 }
 
-absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
-                             const std::string& prefix, EngineSnapshot& snapshot) {
-  const std::vector<StoredTensor> model = StoredTensors(state);
+WrittenModel::WrittenModel(const EngineState& state, RankPlace place, const std::string& prefix)
+    : state_(state), place_(std::move(place)) {
+  std::vector<StoredTensor> model = StoredTensors(state);
   uint64_t total = 1;
   for (const StoredTensor& item : model) {
     total += item.tensor.nbytes();
   }
-  const auto passes = [](const StoredTensor& item) {
-    return item.shared.has_value() && item.tensor.is_cpu();
-  };
-  std::vector<bool> mine;
-  int64_t passing = 0;  // Bytes of copies that this rank keeps.
   uint64_t before = 0;
-  for (const StoredTensor& item : model) {
+  for (StoredTensor& item : model) {
     const auto by_bytes =
-        static_cast<int>(before * static_cast<uint64_t>(place.world_size) / total);
+        static_cast<int>(before * static_cast<uint64_t>(place_.world_size) / total);
     before += item.tensor.nbytes();
     // Buffers of one rank, since a mean and a variance of two belong to no data.
-    mine.push_back((item.is_buffer ? 0 : by_bytes) == place.rank);
-    passing += mine.back() && passes(item) ? CopyBytes(item.tensor) : 0;
+    const bool is_mine = (item.is_buffer ? 0 : by_bytes) == place_.rank;
+    copied_bytes_ += is_mine && IsCopied(item) ? CopyBytes(item.tensor) : 0;
+    if (is_mine || item.shared.has_value()) {
+      Item& added = items_.emplace_back();
+      added.stored = std::move(item);
+      added.is_mine = is_mine;
+      added.last.spec.name = prefix + added.stored.name;
+    }
   }
-  DT_ASSIGN_OR_RETURN(Copies copies, Copies::Create(place.copies, passing));
-  for (size_t i = 0; i < model.size(); ++i) {
-    const StoredTensor& item = model[i];
-    const auto dtype = DTypeOf(item.tensor.scalar_type());
-    DT_RETURN_IF_ERROR(WithWhole(state, item, [&] {
-      if (!mine[i] || !dtype.ok()) {
+}
+
+bool WrittenModel::IsUnchanged(const Item& item) {
+  const at::Tensor& tensor = item.stored.tensor;
+  return item.last.stay != checkpoint::BytesStay::kWithSnapshot &&
+         tensor.const_data_ptr() == static_cast<const void*>(item.last.bytes.data()) &&
+         tensor.sizes() == at::IntArrayRef(item.last.spec.shape) && tensor.is_contiguous() &&
+         tensor.scalar_type() == item.type;
+}
+
+absl::Status WrittenModel::AddTo(EngineSnapshot& snapshot) {
+  DT_ASSIGN_OR_RETURN(Copies copies, Copies::Create(place_.copies, copied_bytes_));
+  snapshot.source.model.reserve(snapshot.source.model.size() + items_.size());
+  for (Item& item : items_) {
+    const at::Tensor& tensor = item.stored.tensor;
+    const bool on_device = snapshot.leaves_on_device && item.stored.is_updated &&
+                           !item.stored.shared.has_value() && tensor.is_contiguous() &&
+                           IsOnDevice(state_, tensor);
+    if (IsUnchanged(item) && item.last.on_device == on_device) {
+      snapshot.source.model.push_back(item.last);
+      continue;
+    }
+    const auto dtype = DTypeOf(tensor.scalar_type());
+    DT_RETURN_IF_ERROR(WithWhole(state_, item.stored, [&] {
+      if (!item.is_mine || !dtype.ok()) {
         return;
       }
-      const at::Tensor kept =
-          passes(item) ? copies.Copy(item.tensor) : OnHost(item.tensor, snapshot);
+      const at::Tensor kept = on_device               ? tensor
+                              : IsCopied(item.stored) ? copies.Copy(tensor)
+                                                      : OnHost(tensor, snapshot);
       snapshot.keep.push_back(kept);
-      const auto changes =
-          item.is_updated ? checkpoint::BytesStay::kUntilUpdate : checkpoint::BytesStay::kUntilStep;
-      snapshot.source.model.push_back({{prefix + item.name, *dtype, kept.sizes().vec()},
-                                       BytesOf(kept),
-                                       StayOf(item.tensor, kept, changes)});
+      const auto changes = item.stored.is_updated ? checkpoint::BytesStay::kUntilUpdate
+                                                  : checkpoint::BytesStay::kUntilStep;
+      item.last.spec.dtype = *dtype;
+      item.last.spec.shape = kept.sizes().vec();
+      item.last.bytes = BytesOf(kept);
+      item.last.stay = StayOf(tensor, kept, changes);
+      item.last.on_device = on_device;
+      item.type = tensor.scalar_type();
+      snapshot.source.model.push_back(item.last);
     }));
   }
   return absl::OkStatus();

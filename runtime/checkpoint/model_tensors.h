@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "checkpoint/state_source.h"
 #include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/restore/restore_reads.h"
 #include "runtime/checkpoint/restore/stored_weights.h"
@@ -19,13 +20,16 @@ namespace dtrain {
 // The memory of a contiguous tensor.
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor);
 
+// Whether it lies in the memory of a GPU on which the engine trains.
+bool IsOnDevice(const EngineState& state, const at::Tensor& tensor);
+
 // Until when `kept`, which OnHost gave of `tensor`, has its content: for as long as the snapshot if
 // it is a copy, else until `changes`.
 checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
                              checkpoint::BytesStay changes);
 
 // A contiguous copy in pinned memory of what is on a GPU, kept alive by `snapshot`; else `tensor`
-// itself, contiguous. The copy is only queued: Device::Synchronize makes it whole.
+// itself, contiguous. The copy is only queued: it is whole when the compute stream has come there.
 at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot);
 
 // Unimplemented names a tensor of the model that no checkpoint can hold (complex numbers): found at
@@ -62,10 +66,34 @@ absl::Status WithWhole(const EngineState& state, const StoredTensor& item,
 // rounded by quantised gathers: collective there, and no part of what the next pass gathers ahead.
 absl::Status WithExactReads(const EngineState& state, absl::FunctionRef<void()> function);
 
-// Adds the tensors that the rank at `place` writes. At ZeRO stage 3 a collective: each tensor is
-// gathered in turn, and its writer keeps a copy.
-absl::Status AddModelTensors(const EngineState& state, const RankPlace& place,
-                             const std::string& prefix, EngineSnapshot& snapshot);
+// The tensors of model/ that one rank writes, for one snapshot of an engine after the other. Their
+// names, and who writes which, do not change.
+class WrittenModel {
+ public:
+  // `prefix` stands before public names. REQUIRES: `state` outlives this object.
+  WrittenModel(const EngineState& state, RankPlace place, const std::string& prefix);
+  // Adds them as they are now. At ZeRO stage 3 a collective: each tensor is gathered in turn, and
+  // its writer keeps a copy.
+  absl::Status AddTo(EngineSnapshot& snapshot);
+
+ private:
+  struct Item {
+    StoredTensor stored;
+    bool is_mine = false;  // Else it is gathered for others.
+    // As the last snapshot has it, of the type `type` of LibTorch.
+    checkpoint::NamedTensor last;
+    at::ScalarType type = at::ScalarType::Undefined;
+  };
+
+  // Whether `item.last` still names the memory of the tensor itself, so that a snapshot need not go
+  // through LibTorch for it. The program may have given a tensor other memory, or another shape.
+  static bool IsUnchanged(const Item& item);
+
+  const EngineState& state_;
+  const RankPlace place_;
+  std::vector<Item> items_;
+  int64_t copied_bytes_ = 0;  // Of gathered tensors that this rank writes.
+};
 
 // The tensors of a model that are read.
 enum class ModelPart {

@@ -67,6 +67,15 @@ CpuRngSnapshot::CpuRngSnapshot() : device_state_(DeviceRngState()) {
   next_double_normal_ = cpu->next_double_normal_sample();
 }
 
+at::Tensor CpuRngSnapshot::CpuState() const {
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>();
+  auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);
+  cpu->set_engine(*engine_);
+  cpu->set_next_float_normal_sample(next_float_normal_);
+  cpu->set_next_double_normal_sample(next_double_normal_);
+  return generator.get_state();
+}
+
 void CpuRngSnapshot::Restore() const {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   auto* const cpu = at::check_generator<at::CPUGeneratorImpl>(generator);

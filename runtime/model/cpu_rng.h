@@ -2,6 +2,7 @@
 // where this process trains on a GPU, of that one's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -20,6 +21,10 @@ class CpuRngSnapshot {
   // Saves.
   CpuRngSnapshot();
   void Restore() const;
+  // What CpuRngState gave when it was saved. May be called by any thread, at any time after.
+  at::Tensor CpuState() const;
+  // What DeviceRngState gave then.
+  const at::Tensor& device_state() const { return device_state_; }
 
  private:
   std::optional<at::mt19937> engine_;  // Always set; made of a default it would be seeded first.
@@ -44,7 +49,9 @@ class ScopedSeed {
   const CpuRngSnapshot before_;
 };
 
-// State of the default CPU generator: [5056] uint8.
+inline constexpr size_t kCpuRngBytes = 5056;
+
+// State of the default CPU generator: [kCpuRngBytes] uint8.
 at::Tensor CpuRngState();
 void SetCpuRngState(const at::Tensor& state);
 // The same of the GPU's generator, a CPU tensor of bytes; undefined without one.

@@ -1,12 +1,18 @@
-// A save is cut at every one of its system calls; afterwards either the old checkpoint or the new
-// one loads, bit for bit, and the next attempt works.
+// A save is cut at every one of its system calls, those by which it removes old checkpoints too;
+// afterwards either the old checkpoint or the new one loads, bit for bit, and the next attempt
+// works.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "checkpoint/commit/retention.h"
 #include "checkpoint/storage/faulty_file_system.h"
 #include "checkpoint/storage/memory_file_system.h"
 #include "checkpoint/storage/posix_storage.h"
@@ -124,6 +130,81 @@ TEST(CrashTest, APowerCutInTheMiddleOfAWriteLeavesTheOldOrTheNew) {
 
 TEST(CrashTest, APowerCutOfTwoRanksLeavesTheOldOrTheNew) {
   CrashAtEveryCall({.world_size = 2, .kind = FaultKind::kTornStop, .power_cut = true});
+}
+
+// The folders of checkpoints without a manifest, of steps before `step`.
+int RemovedInPart(Storage& storage, int64_t step) {
+  const auto commits = ListCheckpoints(storage);
+  const auto entries = storage.List("");
+  EXPECT_TRUE(commits.ok() && entries.ok());
+  int removed = 0;
+  for (size_t i = 0; entries.ok() && commits.ok() && i < entries->size(); ++i) {
+    const auto id = StepId::FromDirectoryName((*entries)[i].name);
+    const bool is_commit =
+        id.has_value() && std::find(commits->begin(), commits->end(), *id) != commits->end();
+    removed += id.has_value() && id->step < step && !is_commit ? 1 : 0;
+  }
+  return removed;
+}
+
+// How many checkpoints have a manifest, each of which must be whole.
+int WholeCommits(Storage& storage) {
+  const auto commits = ListCheckpoints(storage);
+  EXPECT_TRUE(commits.ok()) << commits.status();
+  for (const StepId& id : commits.value_or(std::vector<StepId>())) {
+    const auto opened = Checkpoint::Open(storage, id, Verify::kHashes);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+  }
+  return commits.ok() ? static_cast<int>(commits->size()) : 0;
+}
+
+// A save with two checkpoints to remove: one before it writes, as an attempt before has left it,
+// and one behind its commit.
+void CrashAtEveryCallOfACollection(bool power_cut) {
+  SetLogLevel(LogLevel::kError);
+  constexpr int64_t kLast = 4;
+  int removed_in_part = 0;
+  int committed = 0;
+  int64_t calls = 1;
+  for (int64_t at = -1; at < calls; ++at) {  // -1: an undisturbed save, which counts the calls.
+    SCOPED_TRACE(absl::StrCat("call ", at, " of ", calls));
+    MemoryFileSystem memory;
+    const auto calm = MakePosixStorage(memory);
+    WriterOptions options = OptionsFor(Begin(*calm, 1, std::nullopt));
+    options.keep.newest = 0;  // All.
+    for (int64_t step = 1; step < kLast; ++step) {
+      ASSERT_TRUE(SaveOnRanks(*calm, options, 1, step)[0].durable());
+    }
+    options.keep.newest = kKeepMin;
+    FaultyFileSystem faulty(memory, {at < 0 ? FaultPlan{}.at : at, FaultKind::kStop});
+    const auto stopping = MakePosixStorage(faulty);
+    const auto reports = SaveOnRanks(*stopping, options, 1, kLast);
+    calls = std::max(calls, faulty.calls());
+    if (power_cut) {
+      memory.Crash(MixBits(static_cast<uint64_t>(at + 1)));
+    }
+    const int64_t step = LoadedStep(*calm, 1);
+    ASSERT_TRUE(step == kLast || step == kLast - 1) << step;
+    ASSERT_TRUE(step == kLast || !reports[0].durable()) << "a durable save is gone";
+    ASSERT_GE(WholeCommits(*calm), kKeepMin);
+    removed_in_part += RemovedInPart(*calm, kLast) > 0 ? 1 : 0;
+    committed += step == kLast ? 1 : 0;
+    ExpectNextAttemptWorks(memory, 1);
+    if (::testing::Test::HasFailure()) {
+      return;
+    }
+  }
+  EXPECT_GT(removed_in_part, 5) << "no call lay between a manifest's removal and its folder's";
+  EXPECT_GT(committed, 10) << "few calls lay behind the commit";
+  EXPECT_GT(calls, 60);
+}
+
+TEST(CrashTest, AProcessThatDiesWhileItRemovesOldCheckpointsLeavesTwoWholeOnes) {
+  CrashAtEveryCallOfACollection(/*power_cut=*/false);
+}
+
+TEST(CrashTest, APowerCutWhileOldCheckpointsAreRemovedLeavesTwoWholeOnes) {
+  CrashAtEveryCallOfACollection(/*power_cut=*/true);
 }
 
 // The model of the power cut must be effective: without fsync, data are lost.

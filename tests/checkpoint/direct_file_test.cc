@@ -28,6 +28,7 @@
 namespace dtrain::checkpoint::direct_file_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr size_t kBlock = kWriteBlockBytes;
@@ -290,12 +291,34 @@ TEST(DirectFileAnswersTest, WritesSeveralBlocksAtOnce) {
   file.Close();
 }
 
-TEST(WriteBlocksTest, AFileTakesTheBlocksOfTheOneBefore) {
+TEST(DirectFileAnswersTest, TheDiskBeginsEarlyWithTheFirstBlockAndWithTheLast) {
+  constexpr size_t kFirst = 1 << 20;
+  const std::string content = Content(kFirst + kBlock + 8192 + 100);
+  const NewFile made(content.size());
+  std::vector<size_t> sizes;
+  DirectFile file(made.fd(), content.size(), std::make_unique<ScriptedQueue>([&](const auto& call) {
+                    sizes.push_back(call.data.size());
+                    return call.DoAll();
+                  }));
+  EXPECT_TRUE(file.Append(Bytes(content, 0, kFirst)).ok());
+  EXPECT_THAT(sizes, ElementsAre(kFirst));
+  EXPECT_TRUE(file.Append(Bytes(content, kFirst)).ok());
+  EXPECT_THAT(sizes, ElementsAre(kFirst, kBlock));
+  file.EndAppending();
+  EXPECT_THAT(sizes, ElementsAre(kFirst, kBlock, 8192U));
+  file.EndAppending();
+  EXPECT_TRUE(file.Sync().ok());
+  EXPECT_EQ(sizes.size(), 3U) << "a block was written twice";
+  file.Close();
+  EXPECT_TRUE(made.Read() == content);
+}
+
+TEST(WriteBlocksTest, FilesTakeTheBlocksOfTheTwoBefore) {
   WriteBlocks blocks;
   std::vector<const std::byte*> first;
   {
     std::vector<WriteBlocks::Block> taken;
-    for (size_t i = 0; i <= kWriteSlots; ++i) {
+    for (size_t i = 0; i <= 2 * kWriteSlots; ++i) {
       taken.push_back(blocks.Take());
       taken.back().get()[kWriteBlockBytes - 1] = std::byte{1};
       first.push_back(taken.back().get());
@@ -303,7 +326,7 @@ TEST(WriteBlocksTest, AFileTakesTheBlocksOfTheOneBefore) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(first.back()) % kHeldAlignment, 0U);
   }  // One of them is more than is kept.
   std::vector<WriteBlocks::Block> taken;
-  for (size_t i = 0; i < kWriteSlots; ++i) {
+  for (size_t i = 0; i < 2 * kWriteSlots; ++i) {
     taken.push_back(blocks.Take());
     EXPECT_THAT(first, ::testing::Contains(taken.back().get()));
   }

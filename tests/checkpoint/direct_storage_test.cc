@@ -334,7 +334,11 @@ TEST(DirectDiskTest, AFullDiskIsAnErrorOfTheFileAndOfAProbe) {
   full(WriteOne(**storage, "late", kBlock, Content(3 * kBlock)), "late");
   full((*storage)->Probe().status(), ".tmp-probe-");
   EXPECT_TRUE((*storage)->RemoveFile("late").ok());
-  full(WriteOne(**storage, "early", 3 * kBlock, Content(3 * kBlock)), "early");
+  const absl::Status early = WriteOne(**storage, "early", 3 * kBlock, Content(3 * kBlock));
+  full(early, "early");
+  EXPECT_THAT(std::string(early.message()),
+              AllOf(::testing::ContainsRegex("/early, where [0-9]+ bytes are free: "),
+                    HasSubstr(absl::StrCat("cannot reserve ", 3 * kBlock, " bytes"))));
   EXPECT_TRUE(WriteOne(**storage, "fits", 2 * kBlock, Content(2 * kBlock)).ok());
   umount2(folder.path().c_str(), MNT_DETACH);
 }

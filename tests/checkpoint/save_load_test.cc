@@ -68,6 +68,10 @@ class NotingStorage final : public ForwardingStorage {
     events.push_back("publish " + path);
     return inner_.Publish(path, content);
   }
+  absl::Status SyncDirectory(const std::string& path) override {
+    events.push_back("sync " + path);
+    return inner_.SyncDirectory(path);
+  }
   size_t At(const std::string& event) const {
     return static_cast<size_t>(std::find(events.begin(), events.end(), event) - events.begin());
   }
@@ -105,6 +109,31 @@ TEST_F(SaveLoadTest, AFileIsMadeDurableWhileTheNextOneIsWrittenAndAllBeforeTheCo
   }
   EXPECT_LT(storage.At("create " + folder + "state/rank-0-of-1.safetensors"),
             storage.At("finish " + folder + "model/model.safetensors"));
+  // The names of all files are durable before the last one's bytes are.
+  const size_t last = storage.At("finish " + folder + "state/rank-0-of-1.safetensors");
+  EXPECT_LT(storage.At("create " + folder + "model/config.json"),
+            storage.At("sync " + folder + "model"));
+  EXPECT_LT(storage.At("sync " + folder + "model"), last);
+  EXPECT_LT(storage.At("sync " + folder + "state"), last);
+}
+
+TEST_F(SaveLoadTest, TheIndexIsWrittenBesideTheLastFileAndIsDurableBeforeTheCommit) {
+  NotingStorage storage(*storage_);
+  WriterOptions options = OptionsFor(Begin());
+  options.shard_bytes_max = 1;  // A file for each tensor.
+  const auto reports = SaveOnRanks(storage, options, 1, 12);
+  ASSERT_EQ(reports[0].outcome, SaveOutcome::kCommitted) << reports[0].status;
+  const std::string folder = "step-000000000012.e1/";
+  const std::string index = folder + "model/model.safetensors.index.json";
+  EXPECT_LT(storage.At("create " + index),
+            storage.At("finish " + folder + "state/rank-0-of-1.safetensors"));
+  const auto synced =
+      std::find(storage.events.rbegin(), storage.events.rend(), "sync " + folder + "model");
+  ASSERT_NE(synced, storage.events.rend());
+  const auto last_sync = static_cast<size_t>(storage.events.rend() - synced) - 1;
+  EXPECT_LT(storage.At("finish " + index), last_sync);
+  EXPECT_LT(last_sync, storage.At("publish " + folder + "MANIFEST.json"));
+  EXPECT_TRUE(FakeState(12, 0, 1).Compare(**FindLatest(*storage_)).ok());
 }
 
 TEST_F(SaveLoadTest, OneRankReadsBackEveryBit) {
@@ -352,6 +381,17 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
   EXPECT_THAT(epochs, ElementsAre(2, 2));
 }
 
+// Where its run directory is lost, a run has a new one with another id.
+TEST_F(SaveLoadTest, ARunThatGoesOnKeepsItsId) {
+  SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
+  AloneExchange alone;
+  const auto attempt = BeginAttempt(*storage_, alone, {.job = "of the new run directory"},
+                                    Deadline::After(absl::Minutes(1)));
+  ASSERT_TRUE(attempt.ok()) << attempt.status();
+  EXPECT_EQ(attempt->epoch.job, "job");
+  EXPECT_EQ(ReadEpoch(*storage_, 2)->job, "job");
+}
+
 // Rank 0 of two, whom nobody hears.
 class MuteExchange final : public Exchange {
  public:
@@ -376,6 +416,55 @@ TEST_F(SaveLoadTest, AnAttemptOrASaveOfWhichTheOthersDoNotHearHasNotBegun) {
   EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned);
   EXPECT_FALSE(report.status.ok());
   EXPECT_THAT(*ListCheckpoints(*storage_), ::testing::IsEmpty());
+}
+
+// What a rank says from its message `first_lost` on, counted from 1, reaches nobody.
+class CutOffExchange final : public Exchange {
+ public:
+  CutOffExchange(Exchange& inner, int first_lost) : inner_(inner), first_lost_(first_lost) {}
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine,
+                                                  Deadline deadline) override {
+    if (++gathers_ >= first_lost_) {
+      return absl::UnavailableError("lost on purpose");
+    }
+    return inner_.Gather(mine, deadline);
+  }
+  absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) override {
+    return inner_.Broadcast(text, deadline);
+  }
+  int gathers() const { return gathers_; }
+
+ private:
+  Exchange& inner_;
+  const int first_lost_;
+  int gathers_ = 0;
+};
+
+// The second message reports a rank's files, the third says that they are durable.
+TEST_F(SaveLoadTest, NothingIsCommittedBeforeEveryRankHasSaidThatItsFilesAreDurable) {
+  for (const int first_lost : {2, 3}) {
+    const EpochRecord epoch = Begin(2);
+    WriterOptions options = OptionsFor(epoch);
+    options.exchange_timeout = absl::Milliseconds(300);
+    std::vector<SaveReport> reports(2);
+    RunRanks(2, [&](int rank, Exchange& exchange) {
+      FakeState state(5, rank, 2);
+      CutOffExchange cut_off(exchange, rank == 1 ? first_lost : 100);
+      Writer writer(*storage_, options);
+      reports[static_cast<size_t>(rank)] = writer.Save(5, state.source(), cut_off);
+      EXPECT_LE(cut_off.gathers(), rank == 1 ? first_lost : 3) << "it talks on without an answer";
+    });
+    EXPECT_EQ(reports[0].outcome, SaveOutcome::kAbandoned) << reports[0].status;
+    EXPECT_THAT(std::string(reports[0].status.message()), HasSubstr("rank 1 did not report"));
+    EXPECT_FALSE(reports[1].durable());
+    EXPECT_THAT(*ListCheckpoints(*storage_), ::testing::IsEmpty());
+    for (const SaveReport& report : SaveOnRanks(*storage_, OptionsFor(epoch), 2, 5)) {
+      EXPECT_EQ(report.outcome, SaveOutcome::kCommitted) << report.status;
+    }
+    EXPECT_TRUE(RemoveTree(*storage_, StepId{epoch.epoch, 5}.DirectoryName()).ok());
+  }
 }
 
 TEST_F(SaveLoadTest, AFreshStartDoesNotResumeAndKeepsTheOldRun) {

@@ -7,11 +7,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/numeric/prng.h"
@@ -236,6 +242,223 @@ TEST_P(StagedSourceTest, AnExceptionWhileItIsWrittenHoldsNobodyUp) {
       std::bad_alloc);
   source.Close();
   source.LetUpdate();
+}
+
+// Records, and memory of the snapshot's own, that the thread that trains had no time to fill.
+TEST_P(StagedSourceTest, TheWriterCompletesASnapshotOnceAndInOrder) {
+  Owner owner(7);
+  Bytes late(4);
+  SpanSource snapshot = owner.Snapshot(kAllLive);
+  snapshot.state.push_back({{"late", DType::kUInt8, {4}}, late});
+  int calls = 0;
+  snapshot.complete.emplace_back([&](SpanSource& source) {
+    ++calls;
+    std::fill(late.begin(), late.end(), std::byte{7});
+    source.job.engine["first"] = 1;
+    source.rank["first"] = true;
+  });
+  snapshot.complete.emplace_back([&](SpanSource& source) {
+    ++calls;
+    source.job.engine["second"] = source.job.engine.at("first").get<int>() + 1;
+    source.model_files.emplace_back("config.json", "{}");
+  });
+  StagedSource source(std::move(snapshot), pool_);
+  EXPECT_EQ(calls, 0);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(source.ModelTensors()->size(), std::size(kSizes) / 2);
+    EXPECT_EQ(calls, 2);
+  }
+  EXPECT_EQ(source.Job()->engine.at("second"), 2);
+  EXPECT_EQ(source.Rank()->at("first"), true);
+  EXPECT_EQ(source.ModelFiles()->size(), 1U);
+  Bytes given;
+  const auto sink = [&](absl::Span<const std::byte> part) {
+    given.insert(given.end(), part.begin(), part.end());
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(source.GiveState(source.StateTensors()->size() - 1, sink).ok());
+  EXPECT_EQ(given, Bytes(4, std::byte{7}));
+  source.Close();
+}
+
+// A device that copies when it is told to, or when somebody waits for it.
+class LateDevice final : public StagingDevice {
+ public:
+  std::byte* MakeBlock() override {
+    if (before_block) {
+      before_block();
+    }
+    const std::lock_guard lock(mutex_);
+    return lacks_memory ? nullptr
+                        : blocks_.emplace_back(std::make_unique<std::byte[]>(kSegment)).get();
+  }
+  void FreeBlock(std::byte* /*block*/) override { Run(); }
+  absl::Status Copy(absl::Span<const BlockPart> parts, std::byte* block) override {
+    const std::lock_guard lock(mutex_);
+    for (const BlockPart& part : parts) {
+      queue_.push_back({block + part.at, part.from});
+    }
+    return failure;
+  }
+  absl::Status Await(const std::byte* /*block*/) override {
+    ++waits;
+    Run();
+    return absl::OkStatus();
+  }
+  void Run() {
+    const std::lock_guard lock(mutex_);
+    for (const Queued& copy : queue_) {
+      std::memcpy(copy.to, copy.from.data(), copy.from.size());
+    }
+    queue_.clear();
+  }
+
+  std::atomic<int> waits{0};
+  absl::Status failure;  // What each copy gives.
+  bool lacks_memory = false;
+  std::function<void()> before_block;  // Called before each block is made.
+
+ private:
+  struct Queued {
+    std::byte* to;
+    absl::Span<const std::byte> from;
+  };
+  std::mutex mutex_;
+  std::vector<Queued> queue_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+};
+
+// Every tensor of `source` that stays until an update, or every second one, lies on the device.
+SpanSource OnDevice(SpanSource source, bool all) {
+  size_t index = 0;
+  for (auto* const tensors : {&source.model, &source.state}) {
+    for (NamedTensor& tensor : *tensors) {
+      tensor.on_device = tensor.stay == BytesStay::kUntilUpdate && (all || index++ % 2 == 0);
+    }
+  }
+  return source;
+}
+
+class StagedFromDeviceTest : public ::testing::TestWithParam<int> {
+ protected:
+  const std::shared_ptr<LateDevice> device_ = std::make_shared<LateDevice>();
+  StagingPool pool_{static_cast<uint64_t>(GetParam()) * kSegmentBytes, device_};
+};
+INSTANTIATE_TEST_SUITE_P(Pools, StagedFromDeviceTest, ::testing::Values(0, 2, 7, 8));
+
+TEST_P(StagedFromDeviceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
+  for (const uint64_t seed : {1U, 2U, 3U, 6U}) {
+    Owner owner(seed);
+    std::vector<BytesStay> stay;
+    SplitMix64 random(seed);
+    for (size_t i = 0; i < owner.tensors.size(); ++i) {
+      stay.push_back(static_cast<BytesStay>(random.Next() % 3));
+    }
+    StagedSource source(OnDevice(owner.Snapshot(seed % 3 == 0 ? kAllLive : stay), seed % 3 == 0),
+                        pool_);
+    if (seed % 3 != 0) {
+      owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
+    }
+    std::vector<Bytes> written;
+    std::thread writer([&] {
+      if (seed % 2 == 0) {
+        source.CopyAhead();
+      }
+      written = ReadAll(source, Order(seed));
+      source.Close();
+    });
+    source.LetUpdate();
+    device_->Run();  // What the device is given next comes behind the copies.
+    owner.Change(seed % 3 == 0 ? kAllLive : stay, BytesStay::kUntilUpdate);
+    writer.join();
+    EXPECT_EQ(written, owner.before) << "seed " << seed;
+    EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
+  }
+}
+
+TEST_P(StagedFromDeviceTest, ACopyThatFailsFailsTheSaveAndHoldsNobodyUp) {
+  Owner owner(4);
+  device_->failure = absl::InternalError("the copy failed");
+  {
+    StagedSource source(OnDevice(owner.Snapshot(kAllLive), /*all=*/true), pool_);
+    std::thread trainer([&] { source.LetUpdate(); });
+    source.CopyAhead();
+    Bytes some;
+    const absl::Status read = Read(source, owner.tensors.size(), 4, some);
+    EXPECT_EQ(read.message(), "the copy failed");
+    source.Close();
+    trainer.join();
+  }
+  device_->Run();  // A copy that was given up may still come.
+  device_->failure = absl::OkStatus();
+  StagedSource next(OnDevice(owner.Snapshot(kAllLive), /*all=*/true), pool_);
+  next.CopyAhead();
+  EXPECT_EQ(ReadAll(next, Order(1)), owner.before);
+}
+
+TEST(StagedFromDeviceWaitsTest, TheWriterAloneWaitsForTheDevice) {
+  const auto device = std::make_shared<LateDevice>();
+  StagingPool pool(8 * kSegmentBytes, device);
+  Owner owner(3);
+  StagedSource source(OnDevice(owner.Snapshot(kAllLive), /*all=*/true), pool);
+  EXPECT_TRUE(source.HoldsUpdate());
+  source.LetUpdate();
+  EXPECT_FALSE(source.HoldsUpdate());
+  EXPECT_EQ(device->waits.load(), 0);
+  device->Run();
+  owner.Change(kAllLive, BytesStay::kUntilUpdate);
+  EXPECT_EQ(ReadAll(source, Order(9)), owner.before);
+  EXPECT_GT(device->waits.load(), 0);
+}
+
+TEST(StagedFromDeviceWaitsTest, TrainingAsksWhileTheWriterMakesABlock) {
+  const auto device = std::make_shared<LateDevice>();
+  std::promise<void> begun;
+  std::promise<void> asked;
+  bool in_vain = false;
+  device->before_block = [&, is_first = true]() mutable {
+    if (std::exchange(is_first, false)) {
+      begun.set_value();
+      in_vain =
+          asked.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::timeout;
+    }
+  };
+  StagingPool pool(8 * kSegmentBytes, device);
+  const Owner owner(3);
+  StagedSource source(OnDevice(owner.Snapshot(kAllLive), /*all=*/true), pool);
+  std::thread writer([&] { source.CopyAhead(); });
+  begun.get_future().wait();
+  EXPECT_TRUE(source.HoldsUpdate());
+  EXPECT_FALSE(source.MayWait());
+  asked.set_value();
+  writer.join();
+  EXPECT_FALSE(in_vain);
+  EXPECT_EQ(ReadAll(source, Order(2)), owner.before);
+}
+
+TEST(StagedFromDeviceMemoryTest, NoBlockAtAllFailsTheSave) {
+  const auto device = std::make_shared<LateDevice>();
+  device->lacks_memory = true;
+  StagingPool pool(8 * kSegmentBytes, device);
+  const Owner owner(3);
+  StagedSource source(OnDevice(owner.Snapshot(kAllLive), /*all=*/true), pool);
+  source.CopyAhead();
+  Bytes some;
+  const absl::Status read = Read(source, owner.tensors.size(), 4, some);
+  EXPECT_EQ(read.code(), absl::StatusCode::kResourceExhausted) << read;
+  source.Close();
+  source.LetUpdate();
+}
+
+TEST(StagedSourceFailTest, ASnapshotThatTurnsOutNotToBeWholeIsNotWritten) {
+  StagingPool pool(kSegmentBytes);
+  const Owner owner(3);
+  StagedSource source(owner.Snapshot(kAllLive), pool);
+  source.Fail(absl::OkStatus());
+  EXPECT_TRUE(source.ModelTensors().ok());
+  source.Fail(absl::DeadlineExceededError("the device hangs"));
+  EXPECT_EQ(source.ModelTensors().status().message(), "the device hangs");
+  source.Close();
 }
 
 TEST(LiveBytesTest, CountsWhatAnUpdateChanges) {

@@ -1,7 +1,10 @@
 """checkpoint.remote in an object store, with real trainings and servers of S3 that are not ours: a run
 whose node has lost its disk goes on at the newest step that is durable there, with the bits of one
 that was never interrupted; a store that fails often, or not at all reachable, holds up no step, is
-an alarm and is caught up with; a wrong key, bucket or region is one line at the start."""
+an alarm and is caught up with; a wrong key, bucket or region is one line at the start.
+
+By default the store is away until a copy has failed, with DTRAIN_TEST_LONG for five minutes, on both servers.
+"""
 import glob
 import json
 import os
@@ -21,6 +24,8 @@ from time_bounds import bound_s
 SETS = ["checkpoint.interval=10", "checkpoint.keep=2", "checkpoint.async=true", "deterministic=true",
         "metrics.tensorboard=false"]
 STEPS = 200
+LONG = "DTRAIN_TEST_LONG" in os.environ
+OUTAGE_S = 300 if LONG else 0  # The store is away for at least so long.
 SOON_S = 60  # A start that cannot succeed has ended by then, with all that a start takes on a busy machine.
 
 
@@ -94,7 +99,7 @@ class Remote(EndToEnd):
         self.assertTrue(all(row["ok"] for row in rows), rows)
         return sorted(row["step"] for row in rows)
 
-    def check_lost_node(self, kind):
+    def check_lost_node(self, kind, lost):
         server = self.server(kind)
         url = f"s3://{s3_servers.BUCKET}/runs/lost-node"
         sets = [*SETS, f"train_steps={STEPS}", f"checkpoint.remote={url}", "comm.hang_timeout_s=0"]
@@ -108,7 +113,7 @@ class Remote(EndToEnd):
         client = server.client()
         self.wait_until(lambda: self.is_copied(client, "runs/lost-node/"), "a copy")
         self.kill(process)
-        shutil.rmtree(f"{run_dir}/checkpoints")
+        shutil.rmtree(f"{run_dir}{lost}")
         there = self.steps_in(url, server.endpoint)[-1]
         self.assertIn(there, range(10, STEPS))
         before = len(self.records(run_dir))
@@ -145,26 +150,33 @@ class Remote(EndToEnd):
             2, "straight", [*SETS, f"train_steps={STEPS}"])
 
     def test_a_node_that_lost_its_disk_goes_on_from_moto_with_the_same_bits(self):
-        self.check_lost_node("moto")
+        self.check_lost_node("moto", lost="/checkpoints")
 
-    def test_a_node_that_lost_its_disk_goes_on_from_seaweedfs_with_the_same_bits(self):
-        self.check_lost_node("seaweed")
+    def test_a_node_that_lost_its_run_directory_goes_on_from_seaweedfs_with_the_same_bits(self):
+        self.check_lost_node("seaweed", lost="")  # The new one has another run id.
 
     def test_replies_503_and_an_outage_hold_up_no_step_and_are_caught_up_with(self):
-        server = self.server("seaweed")
+        for kind in ("seaweed", "moto") if LONG else ("seaweed",):
+            with self.subTest(kind):
+                self.check_outage(kind)
+
+    def check_outage(self, kind):
+        server = self.server(kind)
         proxy = self.proxy(server, s3_servers.often_503(seed=7))
         url = f"s3://{s3_servers.BUCKET}/runs/outage"
-        run_dir = f"{self.folder}/outage"
+        run_dir = f"{self.folder}/{kind}-outage"
         process = self.launch(run_dir, [*SETS, "train_steps=1000000", f"checkpoint.remote={url}"],
                               proxy.endpoint)
         first = self.await_event(run_dir, process, "remote_copy")
         self.await_event(run_dir, process, "remote_copy", after=first["step"])
         self.assertGreater(proxy.faults, 5, "too few replies were 503")
         self.assertEqual([r for r in self.records(run_dir) if r.get("name") == "remote_failed"], [])
-        proxy.fault_of = lambda: "down"
+        proxy.fault_of, down = lambda: "down", time.monotonic()
         failed = self.await_event(run_dir, process, "remote_failed")
         self.assertEqual(failed["m"]["ckpt/remote_failed"], 1)
         self.assertIn(url, failed["error"])
+        while time.monotonic() < down + OUTAGE_S and process.poll() is None:
+            time.sleep(0.5)
         self.await_step(run_dir, self.last_step(run_dir) + 5, process)
         proxy.fault_of = lambda: None
         # The newest is copied next, and nothing of before.

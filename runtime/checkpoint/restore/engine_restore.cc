@@ -223,7 +223,7 @@ absl::Status ReadWeightsOf(EngineState& state, const std::string& engine, DType 
 }  // namespace
 
 bool HoldsWeightsAlone(const checkpoint::Checkpoint& from) {
-  return from.manifest().state.engine.value("weights_only", false);
+  return checkpoint::HoldsWeightsAlone(from.manifest());
 }
 
 absl::StatusOr<RestoredValues> ReadEngine(EngineState& state, const std::string& name,

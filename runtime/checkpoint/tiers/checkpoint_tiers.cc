@@ -28,7 +28,7 @@
 namespace dtrain {
 namespace {
 
-// How often rank 0 tells the others that it still copies the last checkpoint.
+// How often rank 0 tells the others that it still copies a checkpoint, at least.
 constexpr absl::Duration kTellCopying = absl::Seconds(5);
 constexpr absl::Duration kStaleReplicaAge = absl::Hours(24);
 // Its messages; any other text says why the copy failed.
@@ -325,7 +325,10 @@ absl::Status CheckpointTiers::CheckRoom(uint64_t bytes) {
 absl::StatusOr<checkpoint::Attempt> CheckpointTiers::Begin(checkpoint::AttemptOptions options,
                                                            Deadline deadline) {
   if (source_ == nullptr) {
-    options.before_search = [this] { return remote_->BringBack(); };
+    if (!options.fresh && !job_.config().checkpoint_remote().empty()) {
+      DT_RETURN_IF_ERROR(CopyOnRank0([&] { return remote_->BringBack(options.damaged); }));
+      deadline = CallDeadline();  // The copy may have taken longer.
+    }
     return checkpoint::BeginAttempt(*disk_, exchange_, options, deadline);
   }
   const bool is_rank0 = job_.rank() == 0;
@@ -339,22 +342,32 @@ absl::StatusOr<checkpoint::Attempt> CheckpointTiers::Begin(checkpoint::AttemptOp
 }
 
 void CheckpointTiers::CopyRestored(const checkpoint::StepId& id) {
-  if (source_ != nullptr && job_.rank() == 0 && checkpoint::ReadManifest(*saves_, id).ok()) {
+  if (source_ == nullptr) {
+    remote_->GoOnFrom(id);
+  } else if (job_.rank() == 0 && checkpoint::ReadManifest(*saves_, id).ok()) {
     remote_->Copy(id);
   }
 }
 
-// Tells the other ranks how it ends, and meanwhile that it has not ended.
-absl::Status CheckpointTiers::FinishOnRank0() {
+absl::Status CheckpointTiers::CopyOnRank0(const std::function<absl::Status()>& copy) {
+  if (job_.rank() != 0) {
+    std::string text = kCopiesStill;
+    while (text == kCopiesStill) {
+      DT_ASSIGN_OR_RETURN(text, exchange_.Broadcast("", CallDeadline()));
+    }
+    return text == kCopied ? absl::OkStatus() : absl::UnavailableError(text);
+  }
   BoundedQueue<absl::Status> ended(1);
-  Worker worker({.name = "dtrain-finish", .queue_capacity = 1});
+  Worker worker({.name = "dtrain-copy", .queue_capacity = 1});
   worker.Submit([&] {
     absl::Status status = absl::InternalError("the thread that copies met an exception");
     const absl::Cleanup end = [&] { ended.TryPush(std::move(status)); };
-    status = remote_->Finish();
+    status = copy();
   });
+  const absl::Duration tell =
+      std::min(kTellCopying, absl::Seconds(job_.config().comm_timeout_seconds()) / 4);
   while (true) {
-    const std::optional<absl::Status> end = ended.Pop(Deadline::After(kTellCopying));
+    const std::optional<absl::Status> end = ended.Pop(Deadline::After(tell));
     const std::string text = !end.has_value() ? kCopiesStill
                              : end->ok()      ? kCopied
                                               : std::string(end->message());
@@ -369,16 +382,7 @@ absl::Status CheckpointTiers::Finish() {
   if (saves_ == nullptr) {
     return remote_->Finish();
   }
-  absl::Status status;
-  if (job_.rank() == 0) {
-    status = FinishOnRank0();
-  } else {
-    std::string text = kCopiesStill;
-    while (text == kCopiesStill) {
-      DT_ASSIGN_OR_RETURN(text, exchange_.Broadcast("", CallDeadline()));
-    }
-    status = text == kCopied ? absl::OkStatus() : absl::UnavailableError(text);
-  }
+  const absl::Status status = CopyOnRank0([this] { return remote_->Finish(); });
   if (status.ok() && leads_host_ && memory_ != nullptr) {
     if (const absl::Status removed = memory_->Remove(); !removed.ok()) {
       DT_LOG(Warning) << "replicas were not removed: " << removed.message();

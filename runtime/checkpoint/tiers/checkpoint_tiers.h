@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -52,8 +53,8 @@ class CheckpointTiers {
   absl::Status CheckRoom(uint64_t bytes);
   // Collective: checkpoint::BeginAttempt, over all places.
   absl::StatusOr<checkpoint::Attempt> Begin(checkpoint::AttemptOptions options, Deadline deadline);
-  // The run goes on from a checkpoint, which may be on the hosts alone: it must not depend on those
-  // that are left.
+  // The run goes on from a checkpoint, which may not be in the place behind: it must not depend on
+  // the disks and hosts that are left.
   void CopyRestored(const checkpoint::StepId& id);
   // A checkpoint is durable in storage().
   void Copy(const checkpoint::StepId& id) { remote_->Copy(id); }
@@ -78,7 +79,9 @@ class CheckpointTiers {
   // The room that this host's memory has for the snapshots that it keeps, of a checkpoint of
   // `bytes`.
   ReplicaRoom RoomForKept(uint64_t bytes);
-  absl::Status FinishOnRank0();
+  // Collective: how `copy` ends on rank 0, which alone calls it. It may take longer than a call of
+  // the group: rank 0 tells the others meanwhile that it has not ended.
+  absl::Status CopyOnRank0(const std::function<absl::Status()>& copy);
   Deadline CallDeadline() const;
 
   Job& job_;

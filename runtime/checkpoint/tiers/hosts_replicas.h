@@ -34,6 +34,7 @@ class ReplicatedFile final : public checkpoint::WritableFile {
 
   absl::Status Append(absl::Span<const std::byte> data) override;
   absl::Status AppendHeld(absl::Span<const std::byte> data) override;
+  void EndAppending() override { near_->EndAppending(); }
   absl::Status Sync() override;
   absl::Status Finish() override;
 

@@ -305,10 +305,10 @@ constexpr ConfigKey kKeys[] = {
      "and counted. false: training stands still until a checkpoint is complete."},
     {"checkpoint.staging_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Bytes of memory that a rank may use to copy, for checkpoint.async, the weights and states "
-     "that the next update changes. With fewer than they take, an update also waits until enough "
-     "is written. 0 takes as many as they are, but at most a quarter of the free memory of the "
-     "node, divided among its ranks. Module buffers, frozen weights, tracked tensors, what stage 3 "
-     "gathers and what a GPU holds are copied beside it."},
+     "that the next update changes. It is page-locked if the rank trains on a GPU. With fewer than "
+     "they take, an update also waits until enough is written. 0 takes as many as they are, but at "
+     "most a quarter of the free memory of the node, divided among its ranks. Module buffers, "
+     "frozen weights, tracked tensors and what stage 3 gathers are copied beside it."},
     {"checkpoint.write_rate", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Largest number of bytes a second that a rank writes of a checkpoint in the background, so "
      "that other users of a shared file system are not held up. The limit does not hold while "

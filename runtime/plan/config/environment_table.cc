@@ -20,6 +20,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "Watches the operations of every step, so that an error in the loss function names the "
      "parameters that were read last. Also writes the backtrace of a LibTorch exception to "
      "stderr."},
+    {kUser, "DTRAIN_LOG_BYTES_MAX", "dtrain launch", "an integer, 0 or more", "268435456",
+     "Size of a rank's output file above which its last bytes are kept as FILE.1, in the place of "
+     "those before, and the file begins anew. 0: no limit."},
     {kUser, "DTRAIN_RUN_DIR", kRanks, "a folder", "runs/PROGRAM",
      "Run directory of a program that is started without --run-dir. `dtrain launch` sets it for "
      "its ranks."},

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -38,6 +39,8 @@
 #include "comm/group.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
+#include "runtime/checkpoint/engine_snapshot.h"
+#include "runtime/model/cpu_rng.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
 #include "torch/nn/module.h"
@@ -397,6 +400,51 @@ TEST(BackgroundSaveResourcesTest, StayTheSameOverManySaves) {
   EXPECT_EQ(count("/proc/self/task"), threads);
   // Far less than one of the snapshots for each save.
   EXPECT_LT(ResidentBytes() - memory, int64_t{16} << 20);
+}
+
+// Snapshots keep the list of tensors, and notice that one has other memory or another shape now.
+TEST(EngineSnapshotsTest, ABufferIsTakenFromWhereItIsNow) {
+  at::set_num_threads(1);
+  const testing::TempFolder folder;
+  auto job =
+      *testing::MakeTestJob({.run_dir = folder.path(), .overrides = {"train_batch_size=36"}});
+  Counting model;
+  auto engine = *Engine::Create(*job, model);
+  EngineSnapshots snapshots(engine->state(), {}, "");
+  const auto expect_seen = [&](const at::Tensor& values) {
+    EngineSnapshot snapshot;
+    EXPECT_TRUE(snapshots.AddTo(snapshot).ok());
+    const auto& all = snapshot.source.model;
+    const auto saved = std::find_if(all.begin(), all.end(),
+                                    [](const auto& item) { return item.spec.name == "seen"; });
+    ASSERT_NE(saved, all.end());
+    EXPECT_EQ(at::IntArrayRef(saved->spec.shape), values.sizes());
+    ASSERT_EQ(saved->bytes.size(), values.nbytes());
+    EXPECT_EQ(std::memcmp(saved->bytes.data(), values.const_data_ptr(), values.nbytes()), 0);
+  };
+  expect_seen(at::zeros({3}));
+  model.seen.fill_(1);
+  expect_seen(at::ones({3}));
+  model.seen.set_data(at::full({2, 3}, 2.0F));
+  expect_seen(at::full({2, 3}, 2.0F));
+  const at::Tensor rows = at::arange(6, at::TensorOptions(at::kFloat)).view({2, 3});
+  model.seen.set_data(rows);
+  expect_seen(rows);
+  model.seen.set_data(rows.view({3, 2}));  // At the same address.
+  expect_seen(rows.view({3, 2}));
+  model.seen.set_data(rows.t());  // There too, in another order.
+  expect_seen(rows.t().contiguous());
+}
+
+TEST(EngineSnapshotsTest, TheRandomStateIsThatOfTheMoment) {
+  at::manual_seed(5);
+  at::randn({3});  // One number of a pair is left.
+  const at::Tensor then = CpuRngState();
+  const CpuRngSnapshot saved;
+  at::randn({8});
+  EXPECT_FALSE(at::equal(CpuRngState(), then));
+  EXPECT_TRUE(at::equal(saved.CpuState(), then));
+  EXPECT_EQ(then.nbytes(), kCpuRngBytes);
 }
 
 }  // namespace

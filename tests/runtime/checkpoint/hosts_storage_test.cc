@@ -126,6 +126,7 @@ class NotedFile final : public checkpoint::WritableFile {
   explicit NotedFile(std::string& calls) : calls_(calls) {}
   absl::Status Append(absl::Span<const std::byte> data) override { return Note("append", data); }
   absl::Status AppendHeld(absl::Span<const std::byte> data) override { return Note("held", data); }
+  void EndAppending() override { absl::StrAppend(&calls_, "end\n"); }
   absl::Status Sync() override { return absl::OkStatus(); }
   absl::Status Finish() override { return absl::OkStatus(); }
 
@@ -146,7 +147,8 @@ TEST(ReplicatedFileTest, MemoryThatStaysIsNotCopiedForTheDiskAndGoesToTheReplica
                       {.file = std::make_unique<NotedFile>(replica), .end = nullptr});
   EXPECT_TRUE(file.Append(AsBytes("head")).ok());
   EXPECT_TRUE(file.AppendHeld(AsBytes("gradient")).ok());
-  EXPECT_EQ(near, "append head\nheld gradient\n");
+  file.EndAppending();
+  EXPECT_EQ(near, "append head\nheld gradient\nend\n");
   EXPECT_EQ(replica, "append head\nappend gradient\n");
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -214,48 +215,79 @@ absl::Status WriteByHand(const Json& exact, const Side& side, EngineState& state
 
 enum class Run { kSaves, kResumes, kByHand };
 
-absl::StatusOr<Json> TrainRank(RankContext& context, const std::string& folder, const Side& side,
-                               Run run, const Json& saved, int64_t width) {
-  at::set_num_threads(1);
+// What checkpoints call the engines of a run, of which the first is the model's.
+constexpr const char* kNames[] = {"engine", "second"};
+
+struct Part {
+  explicit Part(int64_t width) : model(width) {}
+  Small model;
+  std::unique_ptr<Engine> engine;
+  testing::Tokens source;
+};
+
+// What an engine holds on this rank.
+absl::StatusOr<Json> Find(Part& part) {
+  DT_ASSIGN_OR_RETURN(Json rounded, Rounded(*part.engine, part.model));
+  const EngineState& state = part.engine->state();
+  return Json{{"exact", Exact(state)},
+              {"rounded", std::move(rounded)},
+              {"step", state.progress.step},
+              {"updates", state.progress.updates},
+              {"scale", state.progress.loss_scale.scale}};
+}
+
+absl::StatusOr<std::unique_ptr<Job>> MakeJob(RankContext& context, const std::string& folder,
+                                             const Side& side, Run run) {
   std::vector<std::string> more = {
       "checkpoint.interval=3", "checkpoint.async=false", "train_steps=20",
       R"(scheduler={"type":"WarmupLR","params":{"warmup_num_steps":9}})"};
   more.insert(more.end(), side.precision.begin(), side.precision.end());
   more.insert(more.end(), side.more.begin(), side.more.end());
-  DT_ASSIGN_OR_RETURN(auto job,
-                      testing::MakeChainJob(side.ranks == 1 ? nullptr : &context,
-                                            folder + (run == Run::kByHand ? "/hand" : "/run"),
-                                            {.stage = side.stage, .more = more},
-                                            absl::StrCat("group", static_cast<int>(run))));
+  return testing::MakeChainJob(
+      side.ranks == 1 ? nullptr : &context, folder + (run == Run::kByHand ? "/hand" : "/run"),
+      {.stage = side.stage, .more = more}, absl::StrCat("group", static_cast<int>(run)));
+}
+
+// `widths`: of the model of each engine. `saved`: what kSaves gave of all ranks.
+absl::StatusOr<Json> TrainRank(RankContext& context, const std::string& folder, const Side& side,
+                               Run run, const std::vector<int64_t>& widths, const Json& saved) {
+  at::set_num_threads(1);
+  DT_ASSIGN_OR_RETURN(auto job, MakeJob(context, folder, side, run));
   at::manual_seed(run == Run::kResumes ? 99 : 5);  // All must come from the checkpoint.
-  Small model(width);
-  DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
+  std::vector<std::unique_ptr<Part>> parts;
+  for (const int64_t width : widths) {
+    parts.push_back(std::make_unique<Part>(width));
+  }
+  for (const std::unique_ptr<Part>& part : parts) {
+    DT_ASSIGN_OR_RETURN(part->engine, Engine::Create(*job, part->model));
+  }
   DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
-  checkpoints->Track("engine", *engine);
-  if (run == Run::kResumes) {
-    DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());
-  } else if (run == Run::kByHand) {
-    DT_RETURN_IF_ERROR(WriteByHand(saved, side, engine->state()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    checkpoints->Track(kNames[i], *parts[i]->engine);
   }
-  testing::Tokens source{.call = engine->step(), .rank = context.rank, .size = context.size};
+  DT_RETURN_IF_ERROR(run == Run::kResumes ? checkpoints->RestoreLatest() : absl::OkStatus());
+  Json found = Json::object();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Part& part = *parts[i];
+    if (run == Run::kByHand) {
+      DT_RETURN_IF_ERROR(
+          WriteByHand(saved.at("after").at(kNames[i]).at("exact"), side, part.engine->state()));
+    }
+    DT_ASSIGN_OR_RETURN(found["before"][kNames[i]], Find(part));
+    part.source = {.call = part.engine->step(), .rank = context.rank, .size = context.size};
+  }
   const int64_t until = run == Run::kSaves ? 3 : 4;
-  const auto find = [&]() -> absl::StatusOr<Json> {
-    DT_ASSIGN_OR_RETURN(Json rounded, Rounded(*engine, model));
-    return Json{{"exact", Exact(engine->state())},
-                {"rounded", std::move(rounded)},
-                {"updates", engine->state().progress.updates},
-                {"scale", engine->state().progress.loss_scale.scale}};
-  };
-  Json found = {{"begins", engine->step()}};
-  DT_ASSIGN_OR_RETURN(found["before"], find());
-  while (engine->step() < until) {
-    DT_ASSIGN_OR_RETURN(const auto report, TakeStep(*engine, model, source));
-    found["loss"] = double{report.loss};
+  while (parts[0]->engine->step() < until) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      Part& part = *parts[i];
+      DT_ASSIGN_OR_RETURN(const auto report, TakeStep(*part.engine, part.model, part.source));
+      found["loss"][kNames[i]] = double{report.loss};
+    }
   }
-  DT_ASSIGN_OR_RETURN(found["after"], find());
-  if (run == Run::kSaves) {
-    DT_RETURN_IF_ERROR(checkpoints->MaybeSave(3));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(found["after"][kNames[i]], Find(*parts[i]));
   }
+  DT_RETURN_IF_ERROR(run == Run::kSaves ? checkpoints->MaybeSave(3) : absl::OkStatus());
   return found;
 }
 
@@ -275,11 +307,13 @@ void Merge(const Json& other, Json& all) {
 }
 
 // The ranks' findings as one.
-Json Train(const std::string& folder, const Side& side, Run run, const Json& saved = {}) {
+Json Train(const std::string& folder, const Side& side, Run run, const std::vector<int64_t>& widths,
+           const Json& saved = {}) {
   const auto path = [&](int rank) { return absl::StrCat(folder, "/found-", rank, ".json"); };
   for (const auto& result :
        testing::RunRanks({.size = side.ranks}, [&](RankContext& context) -> absl::Status {
-         DT_ASSIGN_OR_RETURN(const Json found, TrainRank(context, folder, side, run, saved, 5));
+         DT_ASSIGN_OR_RETURN(const Json found,
+                             TrainRank(context, folder, side, run, widths, saved));
          return WriteFileAtomic(path(context.rank), DumpJson(found));
        })) {
     EXPECT_TRUE(result.status.ok()) << result.status;
@@ -310,6 +344,7 @@ void ExpectBegins(const Json& saved, const Side& side, const Json& found) {
   for (const char* const name : {"frozen", "seen"}) {  // They have no masters.
     EXPECT_EQ(found.at("rounded").at(name), saved.at("rounded").at(name)) << name;
   }
+  EXPECT_EQ(found.at("step"), 3);
   EXPECT_EQ(found.at("updates"), 3);
   EXPECT_EQ(found.at("scale"), Has(side, "fp16.enabled=true") ? 256 : 1);
 }
@@ -330,6 +365,33 @@ struct Way {
   Side to;
   const char* note;
 };
+
+// The second side goes on from the checkpoint of the first, with every engine's numbers.
+void ExpectGoesOn(const Way& way, const std::vector<int64_t>& widths) {
+  const testing::TempFolder folder;
+  const Json saved = Train(folder.path(), way.from, Run::kSaves, widths);
+  ASSERT_TRUE(saved.contains("after"));
+  const Json resumed = Train(folder.path(), way.to, Run::kResumes, widths);
+  ASSERT_TRUE(resumed.contains("after"));
+  const Json by_hand = Train(folder.path(), way.to, Run::kByHand, widths, saved);
+  ASSERT_TRUE(by_hand.contains("after"));
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const std::string name = kNames[i];
+    SCOPED_TRACE(name);
+    const Json& was = saved.at("after").at(name);
+    const Json& before = resumed.at("before").at(name);
+    const Json& after = resumed.at("after").at(name);
+    ASSERT_TRUE(NeedsAllBits(was)) << "the test would find nothing";
+    ExpectBegins(was, way.to, before);
+    for (const char* const what : {"exact", "rounded", "step", "updates", "scale"}) {
+      EXPECT_EQ(after.at(what), by_hand.at("after").at(name).at(what)) << what;
+    }
+    EXPECT_NE(after.at("exact"), before.at("exact")) << "it trains on";
+  }
+  EXPECT_EQ(resumed.at("loss"), by_hand.at("loss"));
+  EXPECT_THAT(ReadFile(folder.path() + "/run/metrics/rank-0.jsonl", 1 << 20).value_or(""),
+              HasSubstr(way.note));
+}
 
 class OtherPrecisionTest : public ::testing::TestWithParam<Way> {};
 
@@ -357,29 +419,25 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(OtherPrecisionTest, MastersAndStatesHaveTheirBitsAndTheNextStepToo) {
-  const Way& way = GetParam();
-  const testing::TempFolder folder;
-  const Json saved = Train(folder.path(), way.from, Run::kSaves);
-  ASSERT_TRUE(saved.contains("after"));
-  ASSERT_TRUE(NeedsAllBits(saved["after"])) << "the test would find nothing";
-  const Json resumed = Train(folder.path(), way.to, Run::kResumes);
-  ASSERT_EQ(resumed.value("begins", -1), 3) << resumed;
-  ExpectBegins(saved["after"], way.to, resumed["before"]);
-  const Json by_hand = Train(folder.path(), way.to, Run::kByHand, saved["after"]["exact"]);
-  for (const char* const what : {"exact", "rounded", "updates", "scale"}) {
-    EXPECT_EQ(resumed["after"][what], by_hand["after"][what]) << what;
+  ExpectGoesOn(GetParam(), {5});
+}
+
+// A generator and its discriminator, a teacher and a student.
+TEST(OtherPrecisionEnginesTest, EachOfSeveralEnginesGoesOn) {
+  for (const Way& way :
+       {Way{"fp32_to_bf16_stage3", {2, 0}, {3, 3, Bf16()}, "precision fp32 -> bf16"},
+        Way{"bf16_stage3_to_fp32", {2, 3, Bf16()}, {1, 0}, "precision bf16 -> fp32"},
+        Way{"bf16_stage1_to_fp16", {2, 1, Bf16()}, {1, 0, Fp16()}, "precision bf16 -> fp16"}}) {
+    SCOPED_TRACE(way.name);
+    ExpectGoesOn(way, {5, 4});
   }
-  EXPECT_EQ(resumed["loss"], by_hand["loss"]);
-  EXPECT_NE(resumed["after"]["exact"], resumed["before"]["exact"]) << "it trains on";
-  EXPECT_THAT(ReadFile(folder.path() + "/run/metrics/rank-0.jsonl", 1 << 20).value_or(""),
-              HasSubstr(way.note));
 }
 
 TEST(OtherPrecisionModelTest, AnotherModelIsRefusedToo) {
   const testing::TempFolder folder;
-  Train(folder.path(), {1, 0}, Run::kSaves);
+  Train(folder.path(), {1, 0}, Run::kSaves, {5});
   const auto results = testing::RunRanks({.size = 1}, [&](RankContext& context) {
-    return TrainRank(context, folder.path(), {1, 0, Bf16()}, Run::kResumes, {}, /*width=*/6)
+    return TrainRank(context, folder.path(), {1, 0, Bf16()}, Run::kResumes, /*widths=*/{6}, {})
         .status();
   });
   EXPECT_THAT(std::string(results[0].status.message()),

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,16 +22,21 @@
 #include "checkpoint/storage/posix_storage.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
+#include "tests/runtime/checkpoint/hosts_training.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
 
 namespace dtrain::remote_tier_test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::RankContext;
 using testing::Tokens;
+using testing::hosts::FlipAByte;
 
 struct Training {
   std::string remote;
@@ -146,7 +152,7 @@ TEST(RemoteTierTest, ACopyThatFailsIsAnAlarmAndIsCaughtUpWith) {
   EXPECT_THAT(failed[0]["error"].get<std::string>(), HasSubstr(remote.path()));
 }
 
-TEST(RemoteTierTest, ALastCheckpointThatIsHereAloneIsSaid) {
+TEST(RemoteTierTest, ALastCheckpointThatIsHereAloneIsSaidAndTheNextStartCopiesIt) {
   const testing::TempFolder folder;
   const testing::TempFolder remote;
   Obstruct(remote.path(), {6});
@@ -155,6 +161,149 @@ TEST(RemoteTierTest, ALastCheckpointThatIsHereAloneIsSaid) {
   EXPECT_THAT(ended[0].message(),
               HasSubstr("the checkpoint of step 6 of epoch 1 is durable here, but not in"));
   EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), ::testing::Contains(6));
+  std::filesystem::remove(
+      absl::StrCat(remote.path(), "/", checkpoint::StepId{1, 6}.DirectoryName()));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path()}), Each(absl::OkStatus()));
+  EXPECT_THAT(StepsIn(remote.path()), Contains(6));
+}
+
+// Steps 4 and 6, each the last one of an attempt, in both places.
+void SaveInBothPlaces(const std::string& folder, const std::string& remote) {
+  for (const int64_t until : {4, 6}) {
+    ASSERT_THAT(TrainOn(folder, {.remote = remote, .until = until}), Each(absl::OkStatus()));
+  }
+  ASSERT_THAT(StepsIn(remote), ElementsAre(6, 4));
+  ASSERT_THAT(StepsIn(folder + "/checkpoints"), ElementsAre(6, 4));
+}
+
+// A file in the checkpoint of step 4 or 6 that SaveInBothPlaces has made.
+std::string FileOf(const std::string& place, int64_t step, const std::string& name) {
+  const checkpoint::StepId id{step == 4 ? 1 : 2, step};
+  return absl::StrCat(place, "/", id.DirectoryName(), "/", name);
+}
+constexpr char kState[] = "state/rank-1-of-2.safetensors";
+
+int64_t Resumed(const std::string& folder) {
+  return Records(folder, "own/resumed").back()["m"]["own/resumed"].get<int64_t>();
+}
+
+TEST(RemoteTierTest, ADamagedCopyIsPassedOverForTheOneBefore) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(folder.path(), remote.path()));
+  std::filesystem::remove_all(folder.path() + "/checkpoints");
+  const Training more{.remote = remote.path(), .until = 8};
+  FlipAByte(FileOf(remote.path(), 6, kState));
+  FlipAByte(FileOf(remote.path(), 4, kState));
+  const std::vector<absl::Status> refused = TrainOn(folder.path(), more);
+  EXPECT_EQ(refused[0].code(), absl::StatusCode::kFailedPrecondition) << refused[0];
+  EXPECT_THAT(std::string(refused[0].message()),
+              AllOf(HasSubstr(FileOf(remote.path(), 6, kState)), HasSubstr("none is whole"),
+                    HasSubstr("--fresh")));
+  EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), ::testing::IsEmpty());
+  FlipAByte(FileOf(remote.path(), 4, kState));  // As it was.
+  EXPECT_THAT(TrainOn(folder.path(), more), Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 4);
+  EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), Contains(8));
+}
+
+TEST(RemoteTierTest, WhatIsDamagedHereIsReplacedByItsCopy) {
+  const testing::TempFolder first;
+  const testing::TempFolder first_remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(first.path(), first_remote.path()));
+  const std::vector<std::function<void(const std::string& place)>> damages = {
+      [](const std::string& place) { FlipAByte(FileOf(place, 6, kState)); },
+      [](const std::string& place) { FlipAByte(FileOf(place, 6, "MANIFEST.json")); },
+      [](const std::string& place) { std::filesystem::remove(FileOf(place, 6, kState)); }};
+  for (size_t i = 0; i < damages.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("damage ", i));
+    const testing::TempFolder folder;
+    const testing::TempFolder remote;
+    const std::string here = folder.path() + "/checkpoints";
+    std::filesystem::copy(first.path() + "/checkpoints", here,
+                          std::filesystem::copy_options::recursive);
+    std::filesystem::copy(first_remote.path(), remote.path(),
+                          std::filesystem::copy_options::recursive);
+    damages[i](here);
+    EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path(), .until = 8}),
+                Each(absl::OkStatus()));
+    EXPECT_EQ(Resumed(folder.path()), 6);
+    EXPECT_THAT(StepsIn(here), ElementsAre(8, 6)) << "both are whole";
+  }
+}
+
+// A run that went back to an older step keeps to it: the newer one there is off its line.
+TEST(RemoteTierTest, WhatAnAttemptHasLeftBehindIsNotBroughtBack) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(folder.path(), remote.path()));
+  FlipAByte(FileOf(folder.path() + "/checkpoints", 6, kState));
+  // Without the second place it goes back, and ends before it has saved.
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = "", .until = 4}), Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 4);
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path(), .until = 8}),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 4);
+  EXPECT_THAT(StepsIn(remote.path()), Contains(8));
+}
+
+// Else two attempts of one number would write there.
+TEST(RemoteTierTest, AnAttemptOnANewDiskHasALaterNumberThanOneThatHasSavedNothing) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(folder.path(), remote.path()));
+  const testing::TempFolder third;  // Goes on from step 6, and ends there.
+  EXPECT_THAT(TrainOn(third.path(), {.remote = remote.path(), .until = 6}), Each(absl::OkStatus()));
+  const testing::TempFolder fourth;
+  EXPECT_THAT(TrainOn(fourth.path(), {.remote = remote.path(), .until = 8}),
+              Each(absl::OkStatus()));
+  for (const std::string& place : {remote.path(), fourth.path() + "/checkpoints"}) {
+    EXPECT_TRUE(FileExists(
+        absl::StrCat(place, "/", checkpoint::StepId{4, 8}.DirectoryName(), "/MANIFEST.json")))
+        << place;
+  }
+  // The third's disk comes back, and goes on from where the fourth was.
+  EXPECT_THAT(TrainOn(third.path(), {.remote = remote.path(), .until = 9}), Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(third.path()), 8);
+}
+
+// Else it would begin an attempt of a number that the second place knows, which copies nothing.
+TEST(RemoteTierTest, ADiskThatComesBackFollowsTheNewestAttemptThoughItHasSavedNothing) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(folder.path(), remote.path()));
+  std::filesystem::remove_all(
+      absl::StrCat(remote.path(), "/", checkpoint::StepId{2, 6}.DirectoryName()));
+  const testing::TempFolder third;  // Goes on from step 4, and ends there.
+  EXPECT_THAT(TrainOn(third.path(), {.remote = remote.path(), .until = 4}), Each(absl::OkStatus()));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path(), .until = 8}),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(Resumed(folder.path()), 4);
+  EXPECT_THAT(StepsIn(remote.path()), Contains(8));
+}
+
+TEST(RemoteTierTest, ThePlaceOfAnotherRunIsRefusedAndLeavesThisOneAsItWas) {
+  const testing::TempFolder folder;
+  const testing::TempFolder other;
+  const testing::TempFolder remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(other.path(), remote.path()));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = "", .until = 2}), Each(absl::OkStatus()));
+  const absl::Status refused = TrainOn(folder.path(), {.remote = remote.path(), .until = 4})[0];
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the two places hold different runs"));
+  EXPECT_TRUE(FileExists(folder.path() + "/checkpoints/epochs/E00000001"));
+  EXPECT_FALSE(FileExists(folder.path() + "/checkpoints/epochs/E00000002"));
+}
+
+TEST(RemoteTierTest, ACopyThatHasLostAFileDoesNotCountAsKept) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  ASSERT_NO_FATAL_FAILURE(SaveInBothPlaces(folder.path(), remote.path()));
+  std::filesystem::remove(FileOf(remote.path(), 6, kState));
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path(), .until = 8}),
+              Each(absl::OkStatus()));
+  EXPECT_TRUE(FileExists(FileOf(remote.path(), 4, "MANIFEST.json"))) << "two are to stay";
+  EXPECT_TRUE(FileExists(FileOf(remote.path(), 4, kState)));
 }
 
 TEST(RemoteTierTest, WrongPlacesAreRefusedByName) {

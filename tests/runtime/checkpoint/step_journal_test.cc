@@ -345,6 +345,28 @@ TEST(JournalSettingsTest, WhatItCannotHoldIsRefusedByName) {
   }
 }
 
+TEST(JournalSettingsTest, StepsOfSeveralEnginesAreRefusedByTheirNumber) {
+  const testing::TempFolder folder;
+  const auto results = testing::RunRanks({.size = 1}, [&](RankContext&) -> absl::Status {
+    at::set_num_threads(1);
+    DT_ASSIGN_OR_RETURN(
+        auto job,
+        testing::MakeTestJob({.run_dir = folder.path(),
+                              .overrides = {"train_batch_size=36", "checkpoint.journal=async"}}));
+    testing::Chain first;
+    testing::Chain second;
+    DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, first));
+    DT_ASSIGN_OR_RETURN(auto other, Engine::Create(*job, second));
+    DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
+    checkpoints->Track("first", *engine);
+    checkpoints->Track("second", *other);
+    return checkpoints->RestoreLatest();
+  });
+  EXPECT_EQ(results[0].status.code(), absl::StatusCode::kUnimplemented) << results[0].status;
+  EXPECT_THAT(std::string(results[0].status.message()),
+              HasSubstr("checkpoint.journal cannot hold the steps of 2 engines"));
+}
+
 // No replay would repeat what a program writes between steps, so the journal says so and ends.
 TEST(JournalOffTest, WhereTheProgramChangesWeights) {
   const testing::TempFolder folder;

@@ -241,7 +241,7 @@ TEST(EngineDeviceShardsTest, ANonFiniteStepLeavesOptimizersOfWholeParametersAsTh
   }
 }
 
-// The bytes that TakeSnapshot copied to the host of each tensor of the model, by name.
+// The bytes that a snapshot copied to the host of each tensor of the model, by name.
 std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::string>& more) {
   comm::FakeFabric fabric;
   FakeGpu gpu(&fabric);
@@ -258,12 +258,14 @@ std::map<std::string, std::vector<std::byte>> SavedModel(const std::vector<std::
         (*engine)->Step(source, [&](const at::Tensor& x) { return Loss(net.Loss(x), x.size(0)); });
     EXPECT_TRUE(step.ok()) << step.status();
   }
-  const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
-  EXPECT_TRUE(snapshot.ok()) << snapshot.status();
-  EXPECT_EQ(snapshot->source.job.zero_stage, more.empty() ? 0 : 3);
+  EngineSnapshot snapshot;
+  const absl::Status taken = EngineSnapshots((*engine)->state(), {}, "").AddTo(snapshot);
+  EXPECT_TRUE(taken.ok()) << taken;
+  EXPECT_TRUE(snapshot.source.ModelTensors().ok());  // Completes the records.
+  EXPECT_EQ(snapshot.source.job.zero_stage, more.empty() ? 0 : 3);
   std::map<std::string, std::vector<std::byte>> saved;
-  for (const auto& [spec, bytes, stay] : snapshot->source.model) {
-    saved[spec.name].assign(bytes.begin(), bytes.end());
+  for (const checkpoint::NamedTensor& item : snapshot.source.model) {
+    saved[item.spec.name].assign(item.bytes.begin(), item.bytes.end());
   }
   return saved;
 }

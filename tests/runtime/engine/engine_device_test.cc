@@ -388,9 +388,11 @@ TEST(EngineDeviceTest, ACheckpointHoldsTheStateAfterTheLastStep) {
                            })
                     .ok());
   }
-  const auto snapshot = TakeSnapshot((*engine)->state(), {}, "");
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
-  const Json& record = snapshot->source.job.engine;
+  EngineSnapshot snapshot;
+  const absl::Status taken = EngineSnapshots((*engine)->state(), {}, "").AddTo(snapshot);
+  ASSERT_TRUE(taken.ok()) << taken;
+  ASSERT_TRUE(snapshot.source.ModelTensors().ok());  // Completes the records.
+  const Json& record = snapshot.source.job.engine;
   EXPECT_EQ(record["step"], 3);
   EXPECT_EQ(record["updates"], 2);
   EXPECT_EQ(record["skipped"], 1);

@@ -189,11 +189,12 @@ std::vector<std::string> Saved(const Way& way) {
   auto cluster = testing::Cluster::Start({.size = 2}, [&](RankContext& context) {
     FakeGpu gpu(&fabric);
     return TrainThen(context, way, gpu, [&](Engine& engine, Net&, Source&) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto snapshot, TakeSnapshot(engine.state(), {}, ""));
+      EngineSnapshot snapshot;
+      DT_RETURN_IF_ERROR(EngineSnapshots(engine.state(), {}, "").AddTo(snapshot));
       std::string text;
-      for (const auto& [spec, bytes, stay] : snapshot.source.model) {
-        absl::StrAppend(&text, spec.name, ": ");
-        text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      for (const checkpoint::NamedTensor& item : snapshot.source.model) {
+        absl::StrAppend(&text, item.spec.name, ": ");
+        text.append(reinterpret_cast<const char*>(item.bytes.data()), item.bytes.size());
       }
       return context.store->Set(absl::StrCat("saved/", context.rank), text,
                                 Deadline::After(absl::Seconds(10)));

@@ -322,7 +322,8 @@ TEST_F(EngineGpuTest, SnapshotsHoldTheDevicesStateAndAFailedStepLeavesNone) {
       return Loss(net.Loss(here), x.size(0));
     };
     DT_RETURN_IF_ERROR(engine->Step(source, loss).status());
-    DT_ASSIGN_OR_RETURN(const auto snapshot, TakeSnapshot(engine->state(), {}, ""));
+    EngineSnapshot snapshot;
+    DT_RETURN_IF_ERROR(EngineSnapshots(engine->state(), {}, "").AddTo(snapshot));
     const at::Tensor held = engine->state().optimizer.slots[0].tensor.cpu();
     const auto& saved = snapshot.source.state[0].bytes;
     if (saved.size() != held.nbytes() ||

@@ -52,7 +52,7 @@ absl::Status TrainJournalled(RankContext& context, const std::string& folder,
                       MakeTestJob({.run_dir = folder, .overrides = overrides, .rank = &context}));
   DT_RETURN_IF_ERROR(open(context, *job));
   at::manual_seed(5);
-  Net net;
+  Net net(/*segments=*/false, training.width);
   const at::Tensor average = at::zeros({10, 4}).to(job->device());
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, net));
   DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));

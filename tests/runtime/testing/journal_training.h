@@ -22,6 +22,7 @@ struct JournalTraining {
   // Before and behind MaybeSave.
   std::function<void(Net& net, int64_t step)> after_step = [](Net& /*net*/, int64_t /*step*/) {};
   std::function<void(int64_t step)> after_save = [](int64_t /*step*/) {};
+  int64_t width = 64;  // The model's.
 };
 
 struct JournalOutcome {
