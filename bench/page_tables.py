@@ -399,7 +399,34 @@ def launch_times(files):
     return table(("ms", *launch.WAYS.values(), "goals", ""), rows, "l" + "r" * len(launch.WAYS) + "ll")
 
 
-TABLES = {"build": build, "train": train, "mfu": mfu, "step": step_speed, "start": step_start,
+def tokens(files):
+    found = only(files)
+    rows = []
+    for row in found["tokens"]:
+        rates = {way: statistics.median(r[way] for r in row["rounds"]) for way in row["rounds"][0]}
+        for peer in [way for way in rates if way != "dtrain"]:
+            goal = goal_named(found, f"data.{row['kind']}_vs_{peer}_{row['threads']}_threads", whole=True)
+            rows.append((row["kind"], str(row["threads"]), f"{rates['dtrain']:.0f}", f"{peer}: {rates[peer]:.1f}",
+                         f"{goal['measured']:.1f}", f"{goal['target']:g}", cell_of(goal)))
+    return table(("kind", "threads", "dtrain, MB/s", "peer, MB/s", "dtrain is x as fast", "goal", ""), rows,
+                 "lrrlrrl")
+
+
+def generate(files):
+    found = only(files)
+    rows = []
+    for row in found["speed"]:
+        for what, name in (("prompt", "tokens of a prompt"), ("written", "tokens written")):
+            ours, theirs = (statistics.median(r[way][what] for r in row["rounds"])
+                            for way in ("dtrain", "transformers"))
+            goal = goal_named(found, f"generate.{row['model']}_{what}_")
+            rows.append((f"{row['model']}, {row['threads']} threads: {name}", amount(ours), amount(theirs),
+                         f"{goal['measured']:.2f}", cell_of(goal)))
+    return table(("tokens/s", "dtrain", "transformers", "dtrain is x as fast (goal 1)", ""), rows, "lrrrl")
+
+
+TABLES = {"tokens": tokens, "generate": generate,
+          "build": build, "train": train, "mfu": mfu, "step": step_speed, "start": step_start,
           "comm": comm_shm, "tcp": tcp, "tcp-shaped": tcp_shaped, "roce": roce, "overlap": overlap,
           "compression": compression,
           "zero-speed": zero_speed, "zero-goals": zero_goals, "zero-states": zero_states,

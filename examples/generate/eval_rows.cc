@@ -54,11 +54,11 @@ class RowsOfFiles final : public EvalRows {
 
 class RowsOfText final : public EvalRows {
  public:
-  RowsOfText(std::vector<plan::TextSource> sources, plan::DocumentRules rules,
+  RowsOfText(plan::FoundSources found, plan::DocumentRules rules,
              std::unique_ptr<plan::TextEncoder> encoder, int64_t length)
       : EvalRows(length),
-        sources_(std::move(sources)),
-        reader_(sources_, /*source=*/0, /*record=*/0, plan::ColumnsFor(rules)),
+        found_(std::move(found)),
+        reader_(found_.sources, /*source=*/0, /*record=*/0, plan::ColumnsFor(rules)),
         rules_(std::move(rules)),
         encoder_(std::move(encoder)),
         length_(static_cast<size_t>(length)) {}
@@ -83,12 +83,14 @@ class RowsOfText final : public EvalRows {
   }
 
   std::string LeftOut() const override {
-    return cut_ + no_completion_ + empty_ + not_text_ == 0
+    const int64_t files = not_text_ + found_.too_long + found_.unreadable;
+    return cut_ + no_completion_ + empty_ + files == 0
                ? ""
                : absl::StrFormat(
                      "%d samples cut to %d tokens; left out: %d records without a completion, %d "
-                     "empty, %d files that are no text",
-                     cut_, length_ + 1, no_completion_, empty_, not_text_);
+                     "empty; files of folders: %d no text, %d too long, %d not readable",
+                     cut_, length_ + 1, no_completion_, empty_, not_text_, found_.too_long,
+                     found_.unreadable);
   }
 
  private:
@@ -98,7 +100,7 @@ class RowsOfText final : public EvalRows {
       at_end_ = true;
       return absl::OkStatus();
     }
-    const plan::TextSource& source = sources_[chunk->source];
+    const plan::TextSource& source = found_.sources[chunk->source];
     plan::ChunkDocuments made = plan::MakeDocuments(*chunk, source, rules_, *encoder_);
     if (!made.bad.empty()) {
       const plan::BadRecord& bad = made.bad.front();
@@ -119,7 +121,7 @@ class RowsOfText final : public EvalRows {
     return absl::OkStatus();
   }
 
-  const std::vector<plan::TextSource> sources_;
+  const plan::FoundSources found_;
   plan::ChunkReader reader_;
   const plan::DocumentRules rules_;
   const std::unique_ptr<plan::TextEncoder> encoder_;
@@ -211,8 +213,8 @@ absl::StatusOr<std::unique_ptr<EvalRows>> OpenTexts(const EvalData& data,
     DT_RETURN_IF_ERROR(plan::CheckTemplate(*data.chat, *encoder));
   }
   DT_ASSIGN_OR_RETURN(plan::FoundSources found, plan::FindSources(data.paths, {}));
-  return std::make_unique<RowsOfText>(std::move(found.sources), std::move(rules),
-                                      std::move(encoder), length);
+  return std::make_unique<RowsOfText>(std::move(found), std::move(rules), std::move(encoder),
+                                      length);
 }
 
 }  // namespace

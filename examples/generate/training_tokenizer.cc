@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "base/file.h"
@@ -91,4 +92,17 @@ absl::StatusOr<TrainingTokenizer> TokenizerOfTraining(const dtrain::Config& conf
     }
   }
   return TokenizerOfData(config);
+}
+
+absl::StatusOr<TrainingTokenizer> KeepTokenizer(
+    std::vector<std::pair<std::string, std::string>> files, const std::string& run_dir) {
+  TrainingTokenizer tokenizer;
+  if (files == dtrain::plan::BytesTokenizerFiles()) {
+    tokenizer.source = dtrain::plan::kBytesTokenizer;
+  } else if (!files.empty()) {
+    DT_RETURN_IF_ERROR(dtrain::plan::WriteCorpusTokenizer(run_dir, files));
+    tokenizer.source = dtrain::plan::CorpusTokenizerFolder(run_dir);
+  }
+  tokenizer.files = std::move(files);
+  return tokenizer;
 }

@@ -21,3 +21,9 @@ struct TrainingTokenizer {
 absl::StatusOr<TrainingTokenizer> TokenizerOfTraining(const dtrain::Config& config,
                                                       const SampleOptions& sample,
                                                       const std::string& pretrained);
+
+// The tokenizer of these files, which came from an address. Unless they are those of bytes, they
+// are written into the run directory, because the text at the end of the run is made by a tokenizer
+// that has a path. None without files.
+absl::StatusOr<TrainingTokenizer> KeepTokenizer(
+    std::vector<std::pair<std::string, std::string>> files, const std::string& run_dir);

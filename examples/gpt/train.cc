@@ -48,6 +48,11 @@ absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model
   return absl::OkStatus();
 }
 
+absl::StatusOr<TrainingTokenizer> TokenizerAtAddress(dtrain::Job& job) {
+  DT_ASSIGN_OR_RETURN(auto files, dtrain::ReadCorpusTokenizer(job));
+  return KeepTokenizer(std::move(files), job.run_dir());
+}
+
 // The tokenizer by which the model/ of each checkpoint, and the sample at the end, can write text;
 // rank 0's counts. A training needs none.
 TrainingTokenizer TokenizerOf(dtrain::Job& job, const SampleOptions& sample,
@@ -56,6 +61,9 @@ TrainingTokenizer TokenizerOf(dtrain::Job& job, const SampleOptions& sample,
     return {};
   }
   auto tokenizer = TokenizerOfTraining(job.config(), sample, pretrained);
+  if (tokenizer.ok() && tokenizer->source.empty()) {
+    tokenizer = TokenizerAtAddress(job);
+  }
   if (!tokenizer.ok()) {
     job.metrics().Print(
         absl::StrCat("checkpoints will hold no tokenizer: ", tokenizer.status().message()));

@@ -15,12 +15,11 @@
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/job_env.h"
 #include "base/status.h"
 #include "base/threads/worker.h"
 #include "dtrain/batch_source.h"
 #include "runtime/data/epoch.h"
-#include "runtime/data/remote/remote_store.h"
+#include "runtime/data/training_store.h"
 #include "runtime/job/gather_texts.h"
 #include "runtime/job/job_state.h"
 #include "runtime/plan/data/corpus_identity.h"
@@ -69,25 +68,6 @@ std::vector<plan::CorpusPart> PartsOf(const Config& config, Split split) {
     return {{config.data_validation(), 1}};
   }
   return plan::TrainingParts(config);
-}
-
-// A store for the files of the parts that are at addresses; null: there are none.
-absl::StatusOr<std::unique_ptr<plan::DataStore>> StoreFor(
-    const std::vector<plan::CorpusPart>& parts, Job& job) {
-  const RemoteDataConfig& config = job.config().data_remote();
-  const bool some = std::any_of(parts.begin(), parts.end(), [](const plan::CorpusPart& part) {
-    return std::any_of(part.patterns.begin(), part.patterns.end(), plan::IsRemoteAddress);
-  });
-  if (!some) {
-    return nullptr;
-  }
-  remote::RemoteStoreOptions options;
-  options.cache_dir = config.cache_dir;
-  options.cache_bytes_max = config.cache_bytes_max;
-  options.client.timeout = absl::Seconds(config.timeout_seconds);
-  options.client.environment = ReadEnvironment();
-  options.fetcher.processes = job.state().env.ranks_on_node();  // Its ranks share the folder.
-  return remote::OpenRemoteStore(options);
 }
 
 }  // namespace
@@ -309,7 +289,7 @@ absl::StatusOr<std::unique_ptr<TokenLoader>> TokenLoader::Open(Job& job, Split s
   }
   DT_ASSIGN_OR_RETURN(const auto format, plan::TokenFormatFromName(config.data_format()));
   const std::vector<plan::CorpusPart> parts = PartsOf(config, split);
-  DT_ASSIGN_OR_RETURN(std::unique_ptr<plan::DataStore> store, StoreFor(parts, job));
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<plan::DataStore> store, OpenTrainingStore(parts, job));
   auto opened = plan::TokenCorpus::Open(parts, format, store.get());
   DT_RETURN_IF_ERROR(Annotate(opened.status(), key));
   DT_RETURN_IF_ERROR(opened->CheckRowLength(config.sequence_length()));

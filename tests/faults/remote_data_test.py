@@ -1,6 +1,7 @@
 """data.train at addresses, with real trainings and servers that are not ours: a mixture of files in S3 (moto),
 on a web server and one over TLS, whose replies fail often, gives the losses of the same files on this host,
-to the bit, and so does a resume; a file that changes while a run reads it ends the run with one line."""
+to the bit, and so does a resume; its checkpoints have the tokenizer of the corpus. A file that changes while a run
+reads it ends the run with one line."""
 import datetime
 import glob
 import ipaddress
@@ -68,6 +69,14 @@ class RemoteData(EndToEnd):
         self.assertNotIn("canary", result.output)
         return run_dir
 
+    def assert_has_tokenizer(self, run_dir, kept):
+        """Checks that the model of the last checkpoint has the tokenizer that the corpus keeps."""
+        self.assertGreater(len(kept), 0)
+        [model] = glob.glob(f"{run_dir}/checkpoints/step-*8.*/model")
+        for path in kept:
+            with open(path, "rb") as theirs, open(f"{model}/{os.path.basename(path)}", "rb") as ours:
+                self.assertEqual(ours.read(), theirs.read(), path)
+
     def test_s3_and_web_servers_that_fail_often_give_the_losses_of_local_files_and_resume(self):
         data, certificate = f"{self.folder}/data", f"{self.folder}/certificate.pem"
         write_certificate(certificate)
@@ -76,7 +85,8 @@ class RemoteData(EndToEnd):
         names = ["train-0.bin", "val-0.bin"]
         self.cut("train", 400000)
         self.cut("val", 50000)
-        for name in names:
+        kept = [os.path.relpath(path, data) for path in glob.glob(f"{data}/corpus.tokenizer/*")]
+        for name in [*names, "corpus.json", *kept]:
             with open(f"{data}/{name}", "rb") as file:
                 moto.client().put_object(Bucket=s3_servers.BUCKET, Key=f"corpus/{name}", Body=file.read())
         store = s3_servers.Proxy(moto, s3_servers.often_503(seed=4))
@@ -94,6 +104,7 @@ class RemoteData(EndToEnd):
         self.assertEqual(len(self.losses(straight)), 8)
         self.assertEqual(self.losses(run_dir), self.losses(straight))
         self.assertEqual(self.model_files(run_dir), self.model_files(straight))
+        self.assert_has_tokenizer(run_dir, [f"{data}/{name}" for name in kept])
         self.assertGreater(store.faults, 3, "too few replies were 503")
         self.assertGreater(secure.requests, 1)
         blocks = glob.glob(f"{self.folder}/cache/object-*/*")

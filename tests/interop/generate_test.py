@@ -268,14 +268,19 @@ class Generate(EndToEnd):
             [result] = self.objects("eval", name, "--data", data, "--template", "chatml")
             loss[name] = result["loss"]
         self.assertLess(loss[out], 0.5 * loss[folder])
-        # Again, as after a kill behind the export and before its record: the tokens are there, the run is done, and
-        # the model is written anew.
+        # Again with more epochs, as after a kill behind the export and before its record: the tokens are there, the run
+        # goes on by a schedule of its new length, and the model is written anew.
         os.remove(f"{run}-data/finetune-output.json")
+        before = self.losses(run)
+        words[words.index("--epochs") + 1] = "13"
         output = self.dtrain(*words)
         self.assert_one_line(output, "are of this data; they are used again")
         self.assert_one_line(output, f"merged model: {out}")
         self.assertTrue(glob.glob(f"{out}/*.safetensors") and os.path.exists(f"{out}/tokenizer.json"))
         self.assertTrue(os.path.exists(f"{run}-data/finetune-output.json"))
+        after = self.losses(run)
+        self.assertGreater(len(after), len(before))
+        self.assertEqual({step: after[step] for step in before}, before)
 
     def test_bad_input_is_named(self):
         folder, _, _ = self.make("qwen2", "bad")

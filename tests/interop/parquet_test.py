@@ -144,7 +144,17 @@ class Parquet(unittest.TestCase):
     def test_folders_and_several_files_are_read_in_order(self):
         os.makedirs(f"{self.folder}/shards")
         for part in range(3):
-            self.write(f"shards/{part}", self.table.slice(part * 400, 400))
+            path = self.write(f"shards/{part}", self.table.slice(part * 400, 400))
+        # As Spark leaves it, with one file in a cache that the folder has a link to.
+        metadata = pq.read_metadata(path)
+        metadata.set_file_path("2.parquet")
+        metadata.write_metadata_file(f"{self.folder}/shards/_metadata")
+        pq.write_metadata(self.table.schema, f"{self.folder}/shards/_common_metadata")
+        for name in ("_SUCCESS", ".2.parquet.crc"):
+            with open(f"{self.folder}/shards/{name}", "w", encoding="utf-8") as file:
+                file.write("crc")
+        os.rename(path, f"{self.folder}/blob")
+        os.symlink("../blob", path)
         words = ("--text-key", "text", "--skip-bad", str(ROWS))
         files, _ = self.prepare("of-shards", *words, f"{self.folder}/shards")
         self.assertEqual(files, self.prepare("of-lines", *words, self.lines)[0])
@@ -164,6 +174,8 @@ class Parquet(unittest.TestCase):
                 ((self.write("brotli", compression="brotli"),), ("column \"text\" of row group 0", "BROTLI")),
                 ((self.write("split", use_dictionary=False, column_encoding={
                     "score": "BYTE_STREAM_SPLIT"}), "--text-key", "score"), ("column \"score\"", "BYTE_STREAM_SPLIT")),
+                ((self.write("chats", pa.table({"question": ["a"], "input": ["b"]})), "--template", "plain"),
+                 ("it has no column \"messages\", nor \"prompt\" and \"completion\"", "(it has: question, input)")),
                 (("-",), ("standard input is a Parquet file", "name the file"))):
             with self.subTest(texts), open(whole, "rb") as given:
                 printed = self.prepare("refused", *words, code=64, stdin=given)

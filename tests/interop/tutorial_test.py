@@ -223,7 +223,8 @@ class Tutorial(unittest.TestCase):
         os.mkdir(f"{self.folder}/Qwen3-0.6B")
         save_tokenizer(f"{self.folder}/Qwen3-0.6B")
         shutil.copytree(f"{self.home}/books", f"{self.folder}/more")
-        self.write("text.jsonl.zst", "".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(40)))
+        with pyarrow.CompressedOutputStream(f"{self.folder}/text.jsonl.zst", "zstd") as file:
+            file.write("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(40)).encode())
         self.write("chats.jsonl", "".join(
             json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(20)))
         os.mkdir(f"{self.folder}/wikipedia")

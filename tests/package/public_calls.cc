@@ -2,6 +2,7 @@
 // tree does: it is compiled and linked with an installed package alone. The calls stand in
 // functions that never run; Train shows that the rest does.
 #include <dtrain/dtrain.h>
+#include <dtrain/fp8.h>
 #include <dtrain/linear.h>
 #include <dtrain/ops.h>
 #include <dtrain/recompute.h>
@@ -48,6 +49,80 @@ dtrain::EngineOptions Options() {
   return options;
 }
 
+// Names functions that are called with more than this program has: it is enough that a program
+// outside sees them and that the library has them.
+template <typename... Functions>
+void Take(Functions... /*functions*/) {}
+
+void TakeConfig() {
+  using dtrain::Config;
+  Take(&Config::Find, &Config::IdentityDifference, &Config::IdentityDifferences, &Config::Load,
+       &Config::OriginOf, &Config::Parse, &Config::Summary, &Config::WithStepsPerEpoch,
+       &Config::activation_checkpointing, &Config::bucket_tuning, &Config::checkpoint_async,
+       &Config::checkpoint_best, &Config::checkpoint_continuous, &Config::checkpoint_dir,
+       &Config::checkpoint_interval, &Config::checkpoint_journal, &Config::checkpoint_journal_dtype,
+       &Config::checkpoint_journal_share, &Config::checkpoint_keep, &Config::checkpoint_keep_every,
+       &Config::checkpoint_local_dir, &Config::checkpoint_remote, &Config::checkpoint_replica_dir,
+       &Config::checkpoint_replica_memory, &Config::checkpoint_replicas,
+       &Config::checkpoint_shard_bytes_max, &Config::checkpoint_staging_memory,
+       &Config::checkpoint_write_rate, &Config::comm_compression,
+       &Config::comm_hang_data_timeout_seconds, &Config::comm_hang_timeout_seconds,
+       &Config::comm_network, &Config::comm_timeout_min_seconds, &Config::comm_timeout_seconds,
+       &Config::comm_wire_dtype, &Config::cuda_graphs, &Config::data_document_token,
+       &Config::data_document_token_starts, &Config::data_format, &Config::data_parts,
+       &Config::data_remote, &Config::data_train, &Config::data_validation, &Config::deterministic,
+       &Config::device, &Config::engine_names, &Config::engine_settings, &Config::eval_batches,
+       &Config::eval_interval, &Config::evaluate_at, &Config::fp8, &Config::gather_limits,
+       &Config::global_batch, &Config::gradient_accumulation_steps, &Config::gradient_clipping,
+       &Config::gradient_clipping_value, &Config::gradient_predivision, &Config::hpz_partition_size,
+       &Config::hyperparameters, &Config::identity_hash, &Config::leaf_modules,
+       &Config::metrics_console, &Config::metrics_interval, &Config::metrics_tensorboard,
+       &Config::metrics_trace, &Config::micro_batch, &Config::module_buffers, &Config::optimizer,
+       &Config::overlap_comm, &Config::persistence_limits, &Config::precision,
+       &Config::quantized_gradients, &Config::quantized_weights, &Config::reduce_bucket_elements,
+       &Config::scheduler, &Config::seed, &Config::sequence_length, &Config::stochastic_rounding,
+       &Config::train_epochs, &Config::train_steps, &Config::user, &Config::values_in_force,
+       &Config::warnings, &Config::world_size, &Config::zero_stage);
+  Take(&dtrain::ConfigOriginName, &dtrain::ActivationCheckpointingConfig::full,
+       &dtrain::ActivationCheckpointingConfig::selective, &dtrain::OptimizerConfig::SettingsFor,
+       &dtrain::OptimizerConfig::state_slots, &dtrain::OptimizerConfig::name, &dtrain::Merged,
+       &dtrain::IsFor, &dtrain::MatchesPattern, &dtrain::NearestNames);
+}
+
+void TakeRuntime() {
+  using dtrain::Job;
+  Take(&Job::AgreeToStop, &Job::Beat, &Job::attempt, &Job::local_rank, &Job::rank, &Job::run_id,
+       &Job::stop_agreed, &Job::stop_signal, &Job::world_size);
+  using dtrain::Metrics;
+  Take(&Metrics::EndEvaluations, &Metrics::Flush, &Metrics::LeaveProgress, &Metrics::SetStep,
+       &Metrics::SetTotalSteps, &Metrics::ValuesAtStep, &dtrain::StepReport::settled,
+       &dtrain::LateNumbers::Wait, &dtrain::LateNumbers::ready, &dtrain::Late<double>::ready);
+  using dtrain::ModelFiles;
+  Take(&ModelFiles::Contains, &ModelFiles::Describe, &ModelFiles::HaveEqualValues,
+       &ModelFiles::Read, &ModelFiles::directory, &ModelFiles::names, &dtrain::WriteModelFolder);
+  Take(&dtrain::LowRankLayer::AddLowRank, &dtrain::LowRankLayer::has_low_rank,
+       &dtrain::LowRankLayer::low_rank_shape, &dtrain::LoraOptions::scale);
+  Take(&dtrain::TokenLoader::has_documents, &dtrain::TokenLoader::vocabulary,
+       &dtrain::DocumentLengths, &dtrain::Batch::counted_sample_count, &dtrain::Batch::graph_inputs,
+       &dtrain::SampleBatch::graph_inputs, &dtrain::GraphInputsOf<at::Tensor>,
+       &dtrain::SampleCount<dtrain::Batch>, &dtrain::MeanWeight<dtrain::Batch>,
+       &dtrain::SampleUnit<dtrain::Batch>, &dtrain::CheckSampleUnit, &dtrain::RecomputeSegment);
+  Take(&dtrain::MeanKeys, &dtrain::StrictParameters, &dtrain::AttentionWidth,
+       &dtrain::PalmFlopsPerToken, &dtrain::RecomputedFlopsPerToken, &dtrain::Utilization,
+       &dtrain::SpeedOfLight);
+}
+
+at::Tensor TakeOperations(const at::Tensor& x) {
+  namespace ops = dtrain::ops;
+  Take(&ops::RmsNorm, &ops::LayerNorm, &ops::AddRmsNorm, &ops::AddLayerNorm, &ops::Gelu,
+       &ops::MergedLinear, &ops::TransposedLinear, &ops::GeluMlp, &ops::Rope, &ops::RopeQkv,
+       &ops::Embedding, &ops::Dropout, &ops::CrossEntropy, &ops::LinearCrossEntropy,
+       &ops::Fp8Linear, &ops::MergedFp8Linear, &dtrain::Fp8OptionsOf);
+  const ops::RopeTable table = ops::MakeRopeTable(/*positions=*/16, /*rotary_dim=*/4, 1e4);
+  const at::Tensor gated = ops::SwiGlu(ops::SwiGlu(x), table.cos);
+  return ops::GeGlu(ops::GeGlu(gated, ops::GeluForm::kExact), table.sin, ops::GeluForm::kTanh);
+}
+
 absl::Status Data(dtrain::Job& job, dtrain::Engine& engine, Net& net, const Items& items) {
   dtrain::DataLoaderOptions options;
   options.collate = dtrain::StackSamples;
@@ -72,6 +147,7 @@ absl::Status Data(dtrain::Job& job, dtrain::Engine& engine, Net& net, const Item
   DT_RETURN_IF_ERROR(engine.Update().status());
   DT_ASSIGN_OR_RETURN(auto tokens, dtrain::TokenLoader::Open(job, dtrain::Split::kTrain));
   DT_RETURN_IF_ERROR(tokens->Next().status());
+  DT_RETURN_IF_ERROR(dtrain::ReadCorpusTokenizer(job).status());
   if (loader->epoch() + loader->size() + engine.step() > 5 &&
       dtrain::IsEndOfData(dtrain::EndOfData())) {
     job.Stop("enough");
@@ -110,7 +186,10 @@ absl::Status Everything(dtrain::Job& job) {
   DT_RETURN_IF_ERROR(dtrain::AddLora(net, {.rank = 1}).status());
   DT_ASSIGN_OR_RETURN(auto engine, dtrain::Engine::Create(job, net, Options()));
   DT_RETURN_IF_ERROR(engine->WithParameters([&] { std::cout << net.layer->LowRankWeight(); }));
-  const at::Tensor sums = at::ones({3});
+  TakeConfig();
+  TakeRuntime();
+  const at::Tensor sums = TakeOperations(at::ones({3, 16}));
+  job.metrics().LogEvent(dtrain::EventKind::kEvent, dtrain::Json{{"what", "own"}});
   DT_RETURN_IF_ERROR(job.AllReduce(sums, dtrain::Reduction::kMean));
   DT_RETURN_IF_ERROR(job.Broadcast(sums, /*root=*/0));
   DT_RETURN_IF_ERROR(job.Barrier());

@@ -1,15 +1,26 @@
-"""The API pages: doxygen accepts every public header, and each public symbol has a comment."""
+"""The API pages: doxygen accepts every public header, and each public symbol has a comment. A program outside, which
+wheel_test compiles with an installed package alone, names each public function."""
+import glob
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
 import end_to_end
+from public_functions import public_functions
 from time_bounds import bound_s
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
 HEADERS = "runtime/include/dtrain"
+# Their comments say that they are for dtrain itself.
+OWN_FUNCTIONS = {"FromState", "Replay", "group", "state"}
+
+
+def text_of(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 @unittest.skipUnless(shutil.which("doxygen"), "LOUD SKIP: no doxygen here; ./dev deps test installs it")
@@ -35,8 +46,7 @@ class ApiPages(unittest.TestCase):
         return result.returncode, result.stdout
 
     def page(self, name):
-        with open(f"{self.folder}/build/docs/{name}", encoding="utf-8") as file:
-            return file.read()
+        return text_of(f"{self.folder}/build/docs/{name}")
 
     def test_every_public_symbol_is_documented(self):
         code, output = self.doxygen()
@@ -63,6 +73,55 @@ class ApiPages(unittest.TestCase):
         self.assertEqual(len(wrong), 3, output)
         for name in ("Bare(int x)", "dtrain::Naked", "untold"):
             self.assertTrue(any(name in line and "extra.h:" in line for line in wrong), (name, output))
+
+
+class PublicFunctions(unittest.TestCase):
+    def test_a_program_outside_names_each(self):
+        program = re.sub(r"//.*", "", text_of(f"{SOURCE}/tests/package/public_calls.cc"))
+        headers = glob.glob(f"{SOURCE}/{HEADERS}/*.h")
+        declared = set().union(*(public_functions(text_of(path)) for path in headers))
+        self.assertGreater(len(declared), 200)
+        self.assertLessEqual(OWN_FUNCTIONS, declared)
+        self.assertEqual(sorted(name for name in declared - OWN_FUNCTIONS
+                                if not re.search(rf"\b{name}\b", program)), [])
+
+    def test_functions_are_told_from_what_stands_beside_them(self):
+        self.assertEqual(public_functions("""
+            #define DT_MACRO(x) Macro(x)
+            namespace dtrain {
+            // Comment(x);
+            absl::StatusOr<std::pair<int, std::string>> Free(const std::function<void(int)>& call,
+                                                             Options options = {.a = Other(1)});
+            template <typename T>
+            T Template(T value) { return Called(value); }
+            TORCH_MODULE(Linear);
+            namespace internal { void Hidden(); }
+            enum class Kind { kOne, kTwo };
+            struct Open {
+              int64_t number = Made(3);
+              std::function<bool(const std::string&)> member = {};
+              bool inline_one() const { if (a) { b(); } return c(); }
+              bool operator==(const Open&) const = default;
+             private:
+              void Private();
+            };
+            class Closed final : public Base {
+              void Private();
+             public:
+              explicit Closed(int x) : x_(x) {}
+              ~Closed();
+              Closed(const Closed&) = delete;
+              static std::unique_ptr<Closed> Make();
+              friend void Friend(Closed&);
+              struct Inner {
+                double scale() const;
+              };
+              const std::string& last() const;
+             protected:
+              void Protected();
+            };
+            }  // namespace dtrain
+            """), {"Free", "Template", "inline_one", "Make", "scale", "last"})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import sys
 import unittest
 
 SOURCE = os.environ["DTRAIN_SOURCE"]
-sys.path.insert(0, f"{SOURCE}/bench")
+sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/generation"]
 
 import page  # noqa: E402
 import page_text  # noqa: E402
@@ -43,7 +43,7 @@ def facts_of(results):
 def runs_in(results):
     """{where: its provenance} of the parts of a file that runs of their own may have measured."""
     bench, found = results["bench"], {}
-    if bench in ("step", "launch"):
+    if bench in ("step", "launch", "data", "generate"):
         for part in importlib.import_module(bench).PARTS:
             found.update({f"{part} {i}": row for i, row in enumerate(results.get(part, []))})
     elif bench == "zero":

@@ -1,7 +1,7 @@
 // The job as this rank sees it: who am I, what is configured, who are the others.
 //
-// One per process, made by dtrain::Main. Accessors are thread-safe; collectives follow Group's
-// rules.
+// One per process, made by dtrain::Main. Accessors are thread-safe; all ranks call collectives in
+// the same order.
 #pragma once
 
 #include <memory>
@@ -61,8 +61,6 @@ class Job {
   const std::string& run_id() const;
   // Restarts of this run so far, as the launcher counts them.
   int attempt() const;
-  // The group of all ranks, for host memory.
-  comm::Group& group();
   // The device on which the model trains and batches belong: the CPU, or a GPU of this process.
   at::Device device() const;
 
@@ -106,7 +104,10 @@ class Job {
   void AgreeToStop(int signal);
   bool stop_agreed() const;  // Whether AgreeToStop was called: the loop may end.
 
-  // For dtrain itself and its tests: a job from parts (runtime/job/job_state.h).
+  // For dtrain itself and its tests, by headers that are not installed: the group of all ranks, for
+  // host memory (comm/group.h).
+  comm::Group& group();
+  // The same: a job from parts (runtime/job/job_state.h).
   struct State;
   // Makes a job of parts that a test or a tool has made.
   static std::unique_ptr<Job> FromState(std::unique_ptr<State> state);

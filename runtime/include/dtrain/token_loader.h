@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -107,5 +108,10 @@ class TokenLoader final : public Tracked {
   explicit TokenLoader(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// The tokenizer of the tokens in data.train, as {name, text} for EngineOptions::model_files: what
+// `dtrain data prepare` has put beside the first of the files that has some, on this host or at an
+// address. Empty: none has. One rank may call it alone. The errors of reading a file that is there.
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadCorpusTokenizer(Job& job);
 
 }  // namespace dtrain

@@ -218,6 +218,7 @@ absl::StatusOr<PrepareReport> PrepareCorpus(const PrepareOptions& options) {
   const Json manifest{{"format", "llmc"},
                       {"tokenizer", "bytes"},
                       {"vocabulary", 256},
+                      {kTokenizerFilesKey, TokenizerFileNames(options.tokenizer)},
                       {"train", SplitJson(report.train)},
                       {"validation", SplitJson(report.validation)}};
   DT_RETURN_IF_ERROR(WriteFileAtomic(options.out + "/corpus.json", DumpJson(manifest, 2) + "\n"));

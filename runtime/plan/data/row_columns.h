@@ -14,12 +14,16 @@ inline constexpr int64_t kDocumentBytesMax = int64_t{64} << 20;
 
 struct RowColumn {
   std::string name;
-  std::vector<std::string> members;  // If it holds objects, these of their members. Empty: all.
+  // If it holds objects, these of their members are read, and all of them must be there. Empty: all
+  // that are there are read.
+  std::vector<std::string> members;
 };
 
 struct RowColumns {
   std::vector<RowColumn> columns;  // Those that a table has are read.
-  std::string advice;  // Ends the error of a table that has none: "; --text-key names another".
+  std::string advice;  // Ends the error of a table that lacks them: "; --text-key names another".
+  // A table must have all columns of one of these sets. Empty: any one of `columns` will do.
+  std::vector<std::vector<std::string>> forms = {};
 };
 
 }  // namespace dtrain::plan

@@ -2,12 +2,20 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/status.h"
+#include "base/text/text.h"
+#include "runtime/plan/data/data_file.h"
+#include "runtime/plan/data/remote_address.h"
 
 namespace dtrain::plan {
 namespace {
@@ -15,6 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kFileBytesMax = size_t{1} << 28;
+constexpr size_t kManifestBytesMax = size_t{1} << 24;
+constexpr size_t kNamesMax = 32;  // In a manifest.
+constexpr size_t kNameBytesMax = 128;
 
 // The files of which one is the vocabulary, and those that stand beside it.
 constexpr const char* kVocabularies[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
@@ -46,6 +57,54 @@ std::vector<std::string> TiktokenFiles(const std::string& folder) {
     }
   }
   std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Whether it is a file that ReadTokenizerFiles looks for, by a name that a model's folder may have.
+bool IsTokenizerFile(const std::string& name) {
+  const auto is_it = [&](const char* known) { return name == known; };
+  const auto is_plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  };
+  return std::any_of(std::begin(kVocabularies), std::end(kVocabularies), is_it) ||
+         std::any_of(std::begin(kSettings), std::end(kSettings), is_it) ||
+         (absl::EndsWith(name, ".tiktoken") && name[0] != '.' && name[0] != '-' &&
+          name.size() <= kNameBytesMax && std::all_of(name.begin(), name.end(), is_plain));
+}
+
+absl::StatusOr<std::string> WholeFile(const std::string& address, size_t bytes_max,
+                                      DataStore* store) {
+  DT_ASSIGN_OR_RETURN(const DataFile file,
+                      DataFile::Open(address, "tokenizer of the corpus", store));
+  if (file.bytes() > static_cast<int64_t>(bytes_max)) {
+    return file.Bad(absl::StrFormat("it has %d bytes; want at most %d", file.bytes(), bytes_max));
+  }
+  return file.Head(file.bytes());
+}
+
+// The names in a corpus.json; one of an older version has none.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& text,
+                                                 const std::string& address) {
+  DT_ASSIGN_OR_RETURN(const Json manifest, ParseJson(text, address));
+  const Json listed =
+      manifest.is_object() ? manifest.value(kTokenizerFilesKey, Json::array()) : Json::array();
+  if (listed.size() > kNamesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s has %d names; want at most %d",
+                                                      address, kTokenizerFilesKey, listed.size(),
+                                                      kNamesMax));
+  }
+  std::vector<std::string> names;
+  for (const Json& item : listed) {
+    const std::string name = item.is_string() ? item.get<std::string>() : "";
+    const bool is_known = listed.is_array() && IsTokenizerFile(name);
+    if (!is_known || std::find(names.begin(), names.end(), name) != names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %s names %s, which is %s", address, kTokenizerFilesKey,
+                          Printable(item.dump().substr(0, 80)),
+                          is_known ? "there twice" : "no file of a tokenizer"));
+    }
+    names.push_back(name);
+  }
   return names;
 }
 
@@ -90,6 +149,45 @@ absl::StatusOr<NamedTexts> FilesOfTokenizer(const std::string& path) {
 
 std::string CorpusTokenizerFolder(const std::string& folder) {
   return absl::StrCat(folder, "/corpus.tokenizer");
+}
+
+Json TokenizerFileNames(const NamedTexts& files) {
+  Json names = Json::array();
+  for (const auto& file : files) {
+    names.push_back(file.first);
+  }
+  return names;
+}
+
+std::string CorpusFolderOf(const std::string& token_path) {
+  const size_t slash = token_path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : token_path.substr(0, slash);
+}
+
+absl::StatusOr<NamedTexts> ReadCorpusTokenizer(const std::string& folder, DataStore* store) {
+  const std::string kept = CorpusTokenizerFolder(folder);
+  NamedTexts files;
+  if (!IsRemoteAddress(folder)) {
+    std::error_code none;
+    if (!fs::is_directory(kept, none)) {
+      return files;
+    }
+    return ReadTokenizerFiles(kept);
+  }
+  const std::string manifest = absl::StrCat(folder, "/corpus.json");
+  const absl::StatusOr<std::string> text = WholeFile(manifest, kManifestBytesMax, store);
+  if (absl::IsNotFound(text.status())) {
+    return files;
+  }
+  DT_RETURN_IF_ERROR(text.status());
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(*text, manifest));
+  size_t left = kFileBytesMax;  // For all of them.
+  for (const std::string& name : names) {
+    DT_ASSIGN_OR_RETURN(std::string content, WholeFile(absl::StrCat(kept, "/", name), left, store));
+    left -= content.size();
+    files.emplace_back(name, std::move(content));
+  }
+  return files;
 }
 
 absl::Status WriteCorpusTokenizer(const std::string& folder, const NamedTexts& files) {

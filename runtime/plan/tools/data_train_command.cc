@@ -38,20 +38,35 @@ class SourceDocuments {
         at_ = 0;
         record_ = chunk_->first_record;
       }
-      if (!chunk_->has_lines) {
-        *document = std::move(chunk_->bytes);
+      DT_ASSIGN_OR_RETURN(const bool found,
+                          chunk_->has_lines ? NextLine(document) : WholeFile(document));
+      if (!found || !chunk_->has_lines) {
         chunk_.reset();
-        return true;
       }
-      DT_ASSIGN_OR_RETURN(const bool found, NextLine(document));
       if (found) {
         return true;
       }
-      chunk_.reset();
     }
   }
+  // Files of folders that were left out because they are no text.
+  int64_t not_text() const { return not_text_; }
 
  private:
+  // False: it is a file of a folder that is no text.
+  absl::StatusOr<bool> WholeFile(std::string* document) {
+    const std::string why = WhyNotText(chunk_->bytes);
+    const TextSource& source = sources_[chunk_->source];
+    if (chunk_->is_no_text || (!why.empty() && source.from_folder)) {
+      ++not_text_;
+      return false;
+    }
+    if (!why.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(source.name, ": ", why));
+    }
+    *document = std::move(chunk_->bytes);
+    return true;
+  }
+
   absl::StatusOr<bool> NextLine(std::string* document) {
     const absl::string_view bytes = chunk_->bytes;
     while (at_ < bytes.size()) {
@@ -81,6 +96,7 @@ class SourceDocuments {
   std::optional<TextChunk> chunk_;
   size_t at_ = 0;
   int64_t record_ = 0;
+  int64_t not_text_ = 0;
 };
 
 }  // namespace
@@ -170,6 +186,13 @@ absl::Status TrainTokenizerCommand::Run() const {
                              a.out)
                  .c_str(),
              stdout);
+  if (documents.not_text() + found.too_long + found.unreadable > 0) {
+    std::fputs(
+        absl::StrFormat("left out    %d files that are no text, %d too long, %d not readable\n",
+                        documents.not_text(), found.too_long, found.unreadable)
+            .c_str(),
+        stdout);
+  }
   return absl::OkStatus();
 }
 

@@ -7,17 +7,22 @@
 
 #include <cmath>
 #include <deque>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "generate/eval_rows.h"
 #include "runtime/plan/data/token_mask.h"
+#include "runtime/plan/tokenizer/bytes_tokenizer.h"
 #include "tests/examples/small_gpt.h"
+#include "tests/runtime/plan/temp_folder.h"
 
 namespace evaluate_test {
 namespace {
 
 using dtrain::plan::kMaskStart;
 using dtrain::plan::kMaskTrained;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class GivenRows final : public EvalRows {
@@ -132,6 +137,29 @@ TEST(EvaluateRows, RefusesDataInWhichNothingCounts) {
   Gpt model = Model();
   EXPECT_THAT(std::string(LossesOf(model, {}).status().message()),
               HasSubstr("no token to predict"));
+}
+
+// The loss of a part of a corpus is not that of the corpus: people are told what was not read.
+TEST(OpenEvalRows, SaysWhichFilesOfAFolderAreLeftOut) {
+  const dtrain::plan::TempFolder folder;
+  folder.Write("a.txt", "one");
+  folder.Write("b.dat", std::string("a\0b", 3));
+  folder.Write("c.zip", "PK\x03\x04 of files");
+  folder.Write("d.txt", std::string((1 << 20) + 1, 'd'));
+  const auto tokenizer = dtrain::plan::MakeBytesTokenizer();
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EvalData data;
+  data.paths = {folder.path()};
+  data.positions = 16;
+  data.vocabulary = 256;
+  const auto rows = OpenEvalRows(data, **tokenizer);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  const auto row = (*rows)->Next();
+  ASSERT_TRUE(row.ok() && row->has_value()) << row.status();
+  EXPECT_THAT((*row)->tokens, ElementsAre('o', 'n', 'e', 0));
+  EXPECT_FALSE((*rows)->Next()->has_value());
+  EXPECT_THAT((*rows)->LeftOut(),
+              HasSubstr("files of folders: 2 no text, 1 too long, 0 not readable"));
 }
 
 }  // namespace

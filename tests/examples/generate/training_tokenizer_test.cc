@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "generate/sample.h"
 #include "runtime/plan/tokenizer/bytes_tokenizer.h"
 #include "tests/examples/small_gpt.h"
@@ -89,6 +91,20 @@ TEST_F(TrainingTokenizerTest, OfBytesIsKnownByItsNameAndByItsCorpus) {
   EXPECT_TRUE(names_bytes(Found("", {.tokenizer = "bytes"})));
   folder_.Write("data/corpus.json", R"({"tokenizer": "bytes"})");
   EXPECT_TRUE(names_bytes(Found("")));
+}
+
+TEST_F(TrainingTokenizerTest, FromAnAddressIsKeptInTheRunDirectoryUnlessItIsOfBytes) {
+  const auto bytes = KeepTokenizer(dtrain::plan::BytesTokenizerFiles(), Path("run"));
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(bytes->source, "bytes");
+  EXPECT_EQ(KeepTokenizer({}, Path("run"))->source, "");
+  EXPECT_FALSE(std::filesystem::exists(Path("run")));
+  const auto kept = KeepTokenizer({{"tokenizer.json", "{5}"}}, Path("run"));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->source, Path("run/corpus.tokenizer"));
+  EXPECT_THAT(kept->files, ElementsAre(Pair("tokenizer.json", "{5}")));
+  EXPECT_EQ(*dtrain::ReadFile(Path("run/corpus.tokenizer/tokenizer.json")), "{5}");
+  EXPECT_TRUE(Shows(*kept));
 }
 
 // A model with more rows than bytes has the text of bytes too.

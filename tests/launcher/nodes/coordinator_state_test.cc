@@ -251,6 +251,20 @@ TEST(CoordinatorState, ANodeThatComesToASuccessorBeforeTheOthersLearnsThatItIsAS
   EXPECT_EQ(orders[0].names, std::vector<std::string>{"spare"});
 }
 
+TEST(CoordinatorState, AnAttemptHasItsWholeWorldThoughANodeOfItIsLostInTheSameLook) {
+  CoordinatorState coordinator({.nodes_min = 2, .nodes_max = 2, .restarts_max = 5},
+                               absl::Seconds(5), 0);
+  coordinator.Take({.messages = {Join(0, "a0"), Join(1, "a1")}, .gone = {"a1"}}, 0);
+  std::vector<Kind> kinds;
+  for (const LobbyOrder& order : coordinator.TakeOrders()) {
+    kinds.push_back(order.kind);
+    if (order.kind == Kind::kStart) {
+      EXPECT_THAT(order.names, ElementsAre("a0", "a1"));
+    }
+  }
+  EXPECT_THAT(kinds, ElementsAre(Kind::kDismiss, Kind::kStart, Kind::kStop));
+}
+
 TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {
   ElasticOptions options{.nodes_min = 2, .nodes_max = 3};
   options.is_successor = true;

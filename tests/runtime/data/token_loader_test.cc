@@ -8,16 +8,19 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "runtime/plan/data/token_file.h"
 #include "runtime/plan/data/token_mask.h"
 #include "runtime/plan/data/token_sampler.h"
+#include "runtime/plan/data/tokenizer_files.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
 
@@ -198,6 +201,27 @@ TEST_F(TokenLoaderTest, OtherWeightsDoNotContinueARun) {
     DT_ASSIGN_OR_RETURN(const auto job, MakeJob(&context, folder_, train(3)));
     DT_ASSIGN_OR_RETURN(const auto loader, TokenLoader::Open(*job, Split::kTrain));
     return ExpectRefused(loader->RestoreState(saved), "shares of the parts of data.train");
+  });
+}
+
+TEST_F(TokenLoaderTest, TheTokenizerIsThatOfTheFirstCorpusThatKeepsOne) {
+  const std::vector<std::string> corpora = {folder_ + "/without", folder_ + "/kept",
+                                            folder_ + "/later"};
+  for (const std::string& corpus : corpora) {
+    std::filesystem::create_directories(corpus);
+    Write(corpus + "/train.bin", {1, 2, 3, 4, 5, 6});
+  }
+  ASSERT_TRUE(plan::WriteCorpusTokenizer(corpora[1], {{"tokenizer.json", "{1}"}}).ok());
+  ASSERT_TRUE(plan::WriteCorpusTokenizer(corpora[2], {{"tokenizer.json", "{2}"}}).ok());
+  const std::string train =
+      absl::StrFormat(R"([{"files": ["%s/train.bin", "%s/train.bin"], "weight": 1},
+                          {"files": ["%s/train.bin"], "weight": 1}])",
+                      corpora[0], corpora[1], corpora[2]);
+  OnRanks(1, [&](RankContext& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto job, MakeJob(&context, folder_, train));
+    DT_ASSIGN_OR_RETURN(const auto files, ReadCorpusTokenizer(*job));
+    const std::vector<std::pair<std::string, std::string>> expected = {{"tokenizer.json", "{1}"}};
+    return files == expected ? absl::OkStatus() : absl::InternalError("another tokenizer");
   });
 }
 

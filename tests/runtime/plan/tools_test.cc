@@ -72,6 +72,19 @@ TEST_F(ToolsTest, PreparesAndShowsACorpus) {
   EXPECT_THAT(shown.output, HasSubstr(" file\\n\\0"));
 }
 
+TEST_F(ToolsTest, AVocabularyIsLearntFromTheTextsOfAFolderAlone) {
+  folder_.Write("texts/a.txt", "a text a text a text\n");
+  folder_.Write("texts/b.dat", "\xff\xfe and more");
+  folder_.Write("texts/c.docx", "PK\x03\x04 and more");
+  const Result made =
+      RunCommand(absl::StrCat(data_, " train-tokenizer --vocab-size 300 --out ", folder_.path(),
+                              "/vocabulary ", folder_.path(), "/texts"));
+  EXPECT_EQ(made.code, 0) << made.output;
+  EXPECT_THAT(made.output, HasSubstr("documents   1\nbytes       21\n"));
+  EXPECT_THAT(made.output, HasSubstr("left out    2 files that are no text, 0 too long, 0 not "
+                                     "readable\n"));
+}
+
 // 41 tokens of 2 bytes are 10 windows of 4: 3 epochs by 4 samples are 7.5 steps.
 TEST_F(ToolsTest, ACheckCountsTheStepsOfEpochsWhereTheTokenFilesAre) {
   const std::string tokens =
@@ -117,6 +130,9 @@ TEST_F(ToolsTest, BadInputEndsWith64AndOneLine) {
       {absl::StrCat(data_, " train-tokenizer --out ", folder_.path(), "/t ",
                     Write("rows.parquet", parquet::TextParquet({{"one", "\xff"}}))),
        "rows.parquet, row 2: a text in it is not UTF-8"},
+      {absl::StrCat(data_, " train-tokenizer --out ", folder_.path(), "/t ",
+                    Write("binary.txt", std::string("a\0b", 3))),
+       "binary.txt: it is no text: byte 1 is 0"},
       {absl::StrCat(config_, " check /nothing"), "cannot open /nothing"},
       {absl::StrCat(config_, " check ", Write("c.json", R"({"train_batch_size": 500,
           "train_micro_batch_size_per_gpu": 4})"),

@@ -4,11 +4,20 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "runtime/plan/data/parquet/varint.h"
 
 namespace dtrain::plan::parquet {
 namespace {
 
 absl::Status TooShort() { return absl::InvalidArgumentError("its values end too early"); }
+
+absl::StatusOr<uint64_t> TakeNumber(absl::string_view* bytes) {
+  absl::StatusOr<uint64_t> number = TakeVarint(bytes);
+  if (absl::IsOutOfRange(number.status())) {
+    return TooShort();
+  }
+  return number;
+}
 
 }  // namespace
 
@@ -27,22 +36,9 @@ uint64_t BitsAt(absl::string_view bytes, uint64_t bit, int width) {
   return width == 64 ? value : value & ((uint64_t{1} << width) - 1);
 }
 
-absl::StatusOr<uint64_t> TakeVarint(absl::string_view* bytes) {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64 && !bytes->empty(); shift += 7) {
-    const auto byte = static_cast<uint8_t>(bytes->front());
-    bytes->remove_prefix(1);
-    value |= uint64_t{byte & 0x7fU} << shift;
-    if (byte < 0x80) {
-      return value;
-    }
-  }
-  return TooShort();
-}
-
 absl::Status RunDecoder::NextRun() {
   while (run_left_ == 0) {  // A run may be empty.
-    DT_ASSIGN_OR_RETURN(const uint64_t head, TakeVarint(&left_));
+    DT_ASSIGN_OR_RETURN(const uint64_t head, TakeNumber(&left_));
     is_packed_ = (head & 1) != 0;
     if (!is_packed_) {
       const auto bytes = static_cast<size_t>((width_ + 7) / 8);
@@ -74,10 +70,10 @@ absl::StatusOr<DeltaDecoder> DeltaDecoder::Open(absl::string_view bytes) {
   constexpr uint64_t kBlockMax = 1 << 20;
   DeltaDecoder decoder;
   decoder.left_ = bytes;
-  DT_ASSIGN_OR_RETURN(const uint64_t block, TakeVarint(&decoder.left_));
-  DT_ASSIGN_OR_RETURN(const uint64_t minis, TakeVarint(&decoder.left_));
-  DT_ASSIGN_OR_RETURN(const uint64_t count, TakeVarint(&decoder.left_));
-  DT_ASSIGN_OR_RETURN(const uint64_t first, TakeVarint(&decoder.left_));
+  DT_ASSIGN_OR_RETURN(const uint64_t block, TakeNumber(&decoder.left_));
+  DT_ASSIGN_OR_RETURN(const uint64_t minis, TakeNumber(&decoder.left_));
+  DT_ASSIGN_OR_RETURN(const uint64_t count, TakeNumber(&decoder.left_));
+  DT_ASSIGN_OR_RETURN(const uint64_t first, TakeNumber(&decoder.left_));
   if (block == 0 || block > kBlockMax || minis == 0 || minis > block || block % minis != 0 ||
       block / minis % 8 != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -96,7 +92,7 @@ absl::StatusOr<DeltaDecoder> DeltaDecoder::Open(absl::string_view bytes) {
 
 absl::Status DeltaDecoder::NextMiniBlock() {
   if (widths_.empty()) {
-    DT_ASSIGN_OR_RETURN(const uint64_t least, TakeVarint(&left_));
+    DT_ASSIGN_OR_RETURN(const uint64_t least, TakeNumber(&left_));
     least_ = (least >> 1) ^ (~(least & 1) + 1);
     if (left_.size() < minis_each_) {
       return TooShort();

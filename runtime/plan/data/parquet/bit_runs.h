@@ -15,9 +15,6 @@ namespace dtrain::plan::parquet {
 // are 0.
 uint64_t BitsAt(absl::string_view bytes, uint64_t bit, int width);
 
-// A varint that `bytes` begins with, which is removed; InvalidArgument: they end inside it.
-absl::StatusOr<uint64_t> TakeVarint(absl::string_view* bytes);
-
 class RunDecoder {
  public:
   RunDecoder() = default;

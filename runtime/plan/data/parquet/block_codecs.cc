@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
-#include "base/status.h"
+#include "runtime/plan/data/parquet/varint.h"
 
 namespace dtrain::plan::parquet {
 namespace {
@@ -125,32 +126,18 @@ const char* SnappyElement(Block& block) {
                    : block.Copy(low, (tag >> 2) + 1);
 }
 
-// The uncompressed length that a block of Snappy begins with, which is removed from it.
-const char* SnappyLength(absl::string_view* block, uint64_t* length) {
-  for (int shift = 0; shift < 35; shift += 7) {
-    if (block->empty()) {
-      return "it ends inside its header";
-    }
-    const auto byte = static_cast<uint8_t>(block->front());
-    block->remove_prefix(1);
-    *length |= uint64_t{byte & 0x7fU} << shift;
-    if (byte < 0x80) {
-      return nullptr;
-    }
-  }
-  return "its header is no length";
-}
-
 }  // namespace
 
 absl::Status DecompressSnappy(absl::string_view block, size_t bytes, std::string* out) {
-  uint64_t length = 0;
-  if (const char* why = SnappyLength(&block, &length); why != nullptr) {
-    return BadBlock(why);
+  constexpr int kLengthBits = 32;
+  const absl::StatusOr<uint64_t> length = TakeVarint(&block, kLengthBits);
+  if (!length.ok()) {
+    return BadBlock(absl::IsOutOfRange(length.status()) ? "it ends inside its header"
+                                                        : "its header is no length");
   }
-  if (length != bytes) {
+  if (*length != bytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("it holds %d bytes, but the page's header says %d", length, bytes));
+        absl::StrFormat("it holds %d bytes, but the page's header says %d", *length, bytes));
   }
   constexpr size_t kRatioMax = 22;  // 64 bytes for each copy of 3 bytes.
   if (bytes / kRatioMax > block.size()) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "runtime/plan/data/parquet/values.h"
 
@@ -21,6 +22,39 @@ std::string NamesOf(const std::vector<SchemaNode>& nodes) {
     absl::StrAppend(&names, i == 0 ? "" : ", ", nodes[i].name.substr(0, 40));
   }
   return nodes.size() > kNamesShown ? absl::StrCat(names, ", ...") : names;
+}
+
+bool HasChild(const SchemaNode& node, const std::string& name) {
+  return std::any_of(node.children.begin(), node.children.end(),
+                     [&](const SchemaNode& child) { return child.name == name; });
+}
+
+// Whether a table has enough of the wanted columns: those of a form, or any one.
+bool HasWanted(const SchemaNode& root, const RowColumns& wanted) {
+  const auto has = [&](const std::string& name) { return HasChild(root, name); };
+  if (wanted.forms.empty()) {
+    return std::any_of(wanted.columns.begin(), wanted.columns.end(),
+                       [&](const RowColumn& column) { return has(column.name); });
+  }
+  return std::any_of(wanted.forms.begin(), wanted.forms.end(),
+                     [&](const std::vector<std::string>& form) {
+                       return std::all_of(form.begin(), form.end(), has);
+                     });
+}
+
+// What a table may have, for people: "messages", nor "prompt" and "completion".
+std::string WantedText(const RowColumns& wanted) {
+  if (!wanted.forms.empty()) {
+    return absl::StrJoin(wanted.forms, ", nor ",
+                         [](std::string* text, const std::vector<std::string>& form) {
+                           absl::StrAppend(text, "\"", absl::StrJoin(form, "\" and \""), "\"");
+                         });
+  }
+  const auto quoted = [](std::string* text, const RowColumn& column) {
+    absl::StrAppend(text, "\"", column.name, "\"");
+  };
+  return absl::StrCat(wanted.columns.size() > 1 ? "of the names " : "",
+                      absl::StrJoin(wanted.columns, ", ", quoted));
 }
 
 // Whether the repeated node of a list is its element, and not a group around it: the rules for
@@ -95,6 +129,13 @@ class Selection {
       return AddColumn(node, path);
     }
     value->kind = RowValue::Kind::kObject;
+    for (const std::string& member : members) {
+      if (!HasChild(node, member)) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("its column \"%s\" has no member \"%s\" (it has: %s)", path, member,
+                            NamesOf(node.children)));
+      }
+    }
     for (const SchemaNode& member : node.children) {
       if (!members.empty() &&
           std::find(members.begin(), members.end(), member.name) == members.end()) {
@@ -103,11 +144,6 @@ class Selection {
       RowValue child;
       DT_RETURN_IF_ERROR(Convert(member, absl::StrCat(path, ".", member.name), {}, &child));
       value->children.push_back(std::move(child));
-    }
-    if (value->children.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("its column \"%s\" has none of the members that are read (it has: %s)",
-                          path, NamesOf(node.children)));
     }
     return absl::OkStatus();
   }
@@ -138,6 +174,11 @@ class Selection {
 }  // namespace
 
 absl::StatusOr<RowSchema> SelectColumns(const SchemaNode& root, const RowColumns& wanted) {
+  if (!HasWanted(root, wanted)) {
+    return absl::InvalidArgumentError(absl::StrFormat("it has no column %s (it has: %s)%s",
+                                                      WantedText(wanted), NamesOf(root.children),
+                                                      wanted.advice));
+  }
   Selection selection;
   std::vector<std::string> taken;
   for (const SchemaNode& node : root.children) {
@@ -153,15 +194,6 @@ absl::StatusOr<RowSchema> SelectColumns(const SchemaNode& root, const RowColumns
     }
     taken.push_back(node.name);
     DT_RETURN_IF_ERROR(selection.Add(node, *want));
-  }
-  if (taken.empty()) {
-    std::string names;
-    for (const RowColumn& column : wanted.columns) {
-      absl::StrAppend(&names, names.empty() ? "\"" : ", \"", column.name, "\"");
-    }
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "it has no column %s%s (it has: %s)%s", wanted.columns.size() > 1 ? "of the names " : "",
-        names, NamesOf(root.children), wanted.advice));
   }
   return selection.Take();
 }

@@ -32,8 +32,9 @@ struct RowSchema {
   std::vector<SelectedColumn> columns;
 };
 
-// The wanted columns that the schema has. InvalidArgument: it has none of them (those that it has
-// are named), one twice, or of a type that is no JSON value.
+// The wanted columns that the schema has. InvalidArgument: it has none of them, or no whole form
+// (those that it has are named), one twice, one without a wanted member, or one of a type that is
+// no JSON value.
 absl::StatusOr<RowSchema> SelectColumns(const SchemaNode& root, const RowColumns& wanted);
 
 }  // namespace dtrain::plan::parquet

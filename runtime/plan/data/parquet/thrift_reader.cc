@@ -2,10 +2,11 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status.h"
+#include "runtime/plan/data/parquet/varint.h"
 
 namespace dtrain::plan::parquet {
 
-absl::Status ThriftReader::Wrong(const char* what) const {
+absl::Status ThriftReader::Wrong(absl::string_view what) const {
   return absl::InvalidArgumentError(absl::StrFormat("%s at its byte %d", what, position_));
 }
 
@@ -17,15 +18,13 @@ absl::StatusOr<uint8_t> ThriftReader::Byte() {
 }
 
 absl::StatusOr<uint64_t> ThriftReader::Varint() {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64; shift += 7) {
-    DT_ASSIGN_OR_RETURN(const uint8_t byte, Byte());
-    value |= uint64_t{byte & 0x7fU} << shift;
-    if (byte < 0x80) {
-      return value;
-    }
+  absl::string_view left = bytes_.substr(position_);
+  absl::StatusOr<uint64_t> value = TakeVarint(&left);
+  position_ = bytes_.size() - left.size();
+  if (absl::IsInvalidArgument(value.status())) {
+    return Wrong(value.status().message());
   }
-  return Wrong("a number has more than 64 bits");
+  return value;
 }
 
 absl::StatusOr<int64_t> ThriftReader::ZigZag() {

@@ -64,7 +64,7 @@ class ThriftReader {
   absl::Status SkipBytes(uint64_t bytes);
   absl::Status SkipMap();
   absl::StatusOr<ThriftField> FieldOf(uint8_t code, int64_t id) const;
-  absl::Status Wrong(const char* what) const;
+  absl::Status Wrong(absl::string_view what) const;
 
   absl::string_view bytes_;
   size_t position_ = 0;

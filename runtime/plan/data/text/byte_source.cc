@@ -240,18 +240,23 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenParquet(const std::string& path,
   return std::make_unique<ParquetSource>(std::move(rows));
 }
 
-// Fields that are known and not read.
+// Kinds of files that are known and not read. Some of them are never text, so that a folder of text
+// may have some among its files; others hold text in a form that people have to change.
 struct Refused {
   absl::string_view magic;
   const char* what;
+  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
 };
-constexpr Refused kRefused[] = {{"ARROW1", "an Arrow file; write its text as Parquet or JSONL"},
-                                {"\x93NUMPY", "a NumPy file, which holds numbers and no text"},
-                                {"PK\x03\x04", "a zip archive; unpack it"},
-                                {"BZh", "compressed by bzip2; use gzip or zstd"},
-                                {"\xfd"
-                                 "7zXZ",
-                                 "compressed by xz; use gzip or zstd"}};
+constexpr Refused kRefused[] = {
+    {"ARROW1", "an Arrow file; write its text as Parquet or JSONL"},
+    {"\x93NUMPY", "a NumPy file, which holds numbers and no text",
+     absl::StatusCode::kUnimplemented},
+    {"PK\x03\x04", "a zip archive, or a document that is one; unpack it",
+     absl::StatusCode::kUnimplemented},
+    {"BZh", "compressed by bzip2; use gzip or zstd"},
+    {"\xfd"
+     "7zXZ",
+     "compressed by xz; use gzip or zstd"}};
 
 }  // namespace
 
@@ -272,7 +277,7 @@ absl::StatusOr<std::unique_ptr<ByteSource>> ByteSource::Open(const std::string& 
   DT_RETURN_IF_ERROR(stored.Peek(8));
   for (const Refused& refused : kRefused) {
     if (absl::StartsWith(stored.head(), refused.magic)) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s is %s", stored.name(), refused.what));
+      return absl::Status(refused.code, absl::StrFormat("%s is %s", stored.name(), refused.what));
     }
   }
   if (absl::StartsWith(stored.head(), parquet::kMagic) ||

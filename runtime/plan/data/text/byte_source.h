@@ -20,8 +20,9 @@ inline constexpr absl::string_view kStandardInput("-");
 class ByteSource {
  public:
   // If it is a table, its rows with these columns are read. NotFound: there is no such file.
-  // InvalidArgument: it is a folder, or of a kind that is known and not read (Arrow, NumPy, zip),
-  // which is named, or a Parquet file that ParquetRows does not read.
+  // InvalidArgument: it is a folder, a Parquet file that ParquetRows does not read, or holds text
+  // in a form that is not read (Arrow, bzip2, xz); Unimplemented: it is of a kind that is no text
+  // (zip, NumPy). The message names the form or kind.
   static absl::StatusOr<std::unique_ptr<ByteSource>> Open(const std::string& path,
                                                           const RowColumns& columns = {});
   virtual ~ByteSource() = default;

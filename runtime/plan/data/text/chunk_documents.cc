@@ -13,14 +13,6 @@
 namespace dtrain::plan {
 namespace {
 
-// Where bytes stop being text: a zero byte, or no UTF-8.
-std::string WhyNotText(absl::string_view bytes) {
-  if (const size_t zero = bytes.find('\0'); zero != absl::string_view::npos) {
-    return absl::StrFormat("it is no text: byte %d is 0", zero);
-  }
-  return IsUtf8(bytes) ? "" : "it is no text in UTF-8";
-}
-
 class DocumentMaker {
  public:
   DocumentMaker(const TextSource& source, bool has_rows, const DocumentRules& rules,
@@ -60,6 +52,8 @@ class DocumentMaker {
       made_.bad.push_back({number, WhyBad(line, has_rows_, status)});
     }
   }
+
+  void LeaveOutFile() { ++made_.not_text; }
 
   ChunkDocuments Take() { return std::move(made_); }
 
@@ -157,14 +151,23 @@ RowColumns ColumnsFor(const DocumentRules& rules) {
   if (!rules.chat.has_value()) {
     return {{{rules.text_key, {}}}, "; --text-key names another"};
   }
-  RowColumns columns{{{"messages", {"role", "content"}}},
-                     "; --prompt-key and --completion-key name others"};
+  RowColumns columns{
+      {{"messages", {"role", "content"}}},
+      "; --prompt-key and --completion-key name others",
+      {{"messages"}, {rules.keys.prompt, rules.keys.completion}, {"instruction", "output"}}};
   for (const std::string& name :
        {rules.keys.prompt, rules.keys.completion, std::string("instruction"), std::string("input"),
         std::string("output"), std::string("system")}) {
     columns.columns.push_back({name, {}});
   }
   return columns;
+}
+
+std::string WhyNotText(absl::string_view bytes) {
+  if (const size_t zero = bytes.find('\0'); zero != absl::string_view::npos) {
+    return absl::StrFormat("it is no text: byte %d is 0", zero);
+  }
+  return IsUtf8(bytes) ? "" : "it is no text in UTF-8";
 }
 
 std::string WhyBad(absl::string_view record, bool is_row, const absl::Status& status) {
@@ -174,6 +177,10 @@ std::string WhyBad(absl::string_view record, bool is_row, const absl::Status& st
 ChunkDocuments MakeDocuments(const TextChunk& chunk, const TextSource& source,
                              const DocumentRules& rules, const TextEncoder& encoder) {
   DocumentMaker maker(source, chunk.has_rows, rules, encoder);
+  if (chunk.is_no_text) {
+    maker.LeaveOutFile();
+    return maker.Take();
+  }
   if (!chunk.has_lines) {
     maker.AddFile(chunk.bytes);
     return maker.Take();

@@ -55,6 +55,9 @@ struct ChunkDocuments {
   int64_t not_text = 0;  // Files of folders that are not UTF-8, or have zero bytes.
 };
 
+// Why a file is no text, for people: a zero byte, or bytes that are not UTF-8; "": it is text.
+std::string WhyNotText(absl::string_view bytes);
+
 // Tells people why a record was refused with `status`. A row is JSON that dtrain made: to speak of
 // its syntax would mislead.
 std::string WhyBad(absl::string_view record, bool is_row, const absl::Status& status);

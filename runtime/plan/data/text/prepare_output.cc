@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "runtime/plan/data/data_file.h"
+#include "runtime/plan/data/tokenizer_files.h"
 
 namespace dtrain::plan {
 
@@ -66,7 +67,8 @@ Json CorpusManifest(const PrepareTextOptions& options, const TextEncoder& encode
                 {"tokenizer", encoder.kind()},
                 {"tokenizer_identity", encoder.identity()},
                 {"vocabulary", encoder.vocabulary()},
-                {"document_token", encoder.end_token()}};
+                {"document_token", encoder.end_token()},
+                {kTokenizerFilesKey, TokenizerFileNames(encoder.files())}};
   if (options.rules.chat.has_value()) {
     manifest["sequence_length"] = options.rules.row_length;
   }

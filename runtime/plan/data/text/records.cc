@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/json.h"
@@ -121,6 +122,13 @@ class TextOfKey final : public nlohmann::json_sax<nlohmann::json> {
 
 absl::Status Bad(const std::string& what) { return absl::InvalidArgumentError(what); }
 
+// Helps with files that hold one list of objects, of which a line is the list or its beginning.
+const char* ListAdvice(absl::string_view line) {
+  return absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "[")
+             ? "; of a file that is one list of objects, jq -c '.[]' FILE makes lines"
+             : "";
+}
+
 std::string KeysOf(const Json& object) {
   std::string keys;
   size_t seen = 0;
@@ -214,18 +222,24 @@ const char* RoleName(Role role) {
 absl::StatusOr<std::string> ParseTextRecord(absl::string_view line, const std::string& key) {
   TextOfKey handler(key);
   nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
-  return handler.Result();
+  absl::StatusOr<std::string> text = handler.Result();
+  if (!text.ok()) {
+    return Bad(absl::StrCat(text.status().message(), ListAdvice(line)));
+  }
+  return text;
 }
 
 absl::StatusOr<Conversation> ParseConversation(absl::string_view line,
                                                const InstructionKeys& keys) {
   const absl::StatusOr<Json> parsed = ParseJson(line, "");
   if (!parsed.ok()) {
-    return Bad(absl::StrCat("it is no JSON", WithoutText(std::string(parsed.status().message()))));
+    return Bad(absl::StrCat("it is no JSON", WithoutText(std::string(parsed.status().message())),
+                            ListAdvice(line)));
   }
   const Json& record = *parsed;
   if (!record.is_object()) {
-    return Bad(absl::StrFormat("it is of the type %s; want an object, {...}", record.type_name()));
+    return Bad(absl::StrFormat("it is of the type %s; want an object, {...}%s", record.type_name(),
+                               ListAdvice(line)));
   }
   if (const auto messages = record.find("messages"); messages != record.end()) {
     return FromMessages(*messages);

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -30,10 +34,42 @@ absl::string_view WithoutCompression(absl::string_view name) {
 
 constexpr absl::string_view kParquetEnding(".parquet");
 
+// Whether a file or folder below a source is there for programs: hidden, or one of those that Spark
+// and writers of Parquet leave beside the files with the text.
+bool IsForPrograms(const std::string& name) {
+  constexpr absl::string_view kNames[] = {"_SUCCESS",   "_metadata",  "_common_metadata",
+                                          "_delta_log", "_temporary", "_spark_metadata"};
+  return absl::StartsWith(name, ".") ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+bool HasExtension(const fs::path& path, const std::vector<std::string>& extensions) {
+  const std::string extension =
+      fs::path(std::string(WithoutCompression(path.string()))).extension().string();
+  return extensions.empty() ||
+         std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
+}
+
+// Whether a file is found below `folder` by its own name. REQUIRES: both are canonical.
+bool IsFoundBelow(const fs::path& folder, const fs::path& file,
+                  const std::vector<std::string>& extensions) {
+  const fs::path below = file.lexically_relative(folder);  // Begins with ".." if it is outside.
+  return !below.empty() && HasExtension(below, extensions) &&
+         std::none_of(below.begin(), below.end(),
+                      [](const fs::path& part) { return IsForPrograms(part.string()); });
+}
+
 bool HasLines(absl::string_view name) {
   const absl::string_view plain = WithoutCompression(name);
   return absl::EndsWith(plain, ".jsonl") || absl::EndsWith(plain, ".ndjson") ||
          absl::EndsWith(plain, ".json") || absl::EndsWith(name, kParquetEnding);
+}
+
+// Whether a text begins with the first line of an object that is written over several, as the
+// settings of programs are. No line of JSONL is so.
+bool IsSpreadObject(absl::string_view text) {
+  const absl::string_view begun = absl::StripLeadingAsciiWhitespace(text);
+  return absl::StripAsciiWhitespace(begun.substr(0, begun.find('\n'))) == "{";
 }
 
 absl::StatusOr<TextSource> NamedFile(const std::string& path) {
@@ -51,23 +87,36 @@ absl::StatusOr<TextSource> NamedFile(const std::string& path) {
 
 absl::Status AddFolder(const std::string& folder, const FindOptions& options, FoundSources& found) {
   std::error_code error;
+  const fs::path whole = fs::canonical(folder, error);
+  if (error) {
+    return ErrnoStatus(error.value(), absl::StrCat("cannot list ", folder));
+  }
   auto walk = fs::recursive_directory_iterator(
       folder, fs::directory_options::skip_permission_denied, error);
   std::vector<TextSource> below;
+  std::map<std::string, std::string> links;  // The files to which sources that are links lead.
   for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
     std::error_code unread;
-    if (!options.out.empty() && walk->is_directory(unread) &&
-        fs::equivalent(walk->path(), options.out, unread)) {
+    if (IsForPrograms(walk->path().filename().string()) ||
+        (!options.out.empty() && walk->is_directory(unread) &&
+         fs::equivalent(walk->path(), options.out, unread))) {
       walk.disable_recursion_pending();
       continue;
     }
-    const std::string extension =
-        fs::path(std::string(WithoutCompression(walk->path().string()))).extension().string();
-    if (walk->is_symlink(unread) || !walk->is_regular_file(unread) ||
-        (!options.extensions.empty() &&
-         std::find(options.extensions.begin(), options.extensions.end(), extension) ==
-             options.extensions.end())) {
+    if (!HasExtension(walk->path(), options.extensions)) {
       continue;
+    }
+    const bool is_link = walk->is_symlink(unread);
+    if (!walk->is_regular_file(unread)) {
+      found.unreadable += is_link && !fs::exists(walk->path(), unread) ? 1 : 0;
+      continue;
+    }
+    if (is_link) {
+      const fs::path file = fs::canonical(walk->path(), unread);
+      if (IsFoundBelow(whole, file, options.extensions)) {
+        continue;
+      }
+      links[walk->path().string()] = file.string();
     }
     absl::StatusOr<TextSource> source = NamedFile(walk->path().string());
     if (!source.ok()) {
@@ -87,7 +136,13 @@ absl::Status AddFolder(const std::string& folder, const FindOptions& options, Fo
   }
   std::sort(below.begin(), below.end(),
             [](const TextSource& a, const TextSource& b) { return a.name < b.name; });
-  std::move(below.begin(), below.end(), std::back_inserter(found.sources));
+  std::set<std::string> linked;
+  for (TextSource& source : below) {
+    const auto link = links.find(source.path);
+    if (link == links.end() || linked.insert(link->second).second) {  // Each file once.
+      found.sources.push_back(std::move(source));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -130,7 +185,14 @@ std::string RecordPlace(const std::string& source, const TextChunk& chunk, int64
 absl::StatusOr<std::optional<TextChunk>> ChunkReader::Next() {
   while (source_ < sources_.size()) {
     if (bytes_ == nullptr) {
-      DT_RETURN_IF_ERROR(OpenSource());
+      const absl::Status opened = OpenSource();
+      if (absl::IsUnimplemented(opened) && sources_[source_].from_folder) {
+        if (std::optional<TextChunk> left_out = LeaveOutFile()) {
+          return left_out;
+        }
+        continue;
+      }
+      DT_RETURN_IF_ERROR(opened);
       if (has_lines_) {
         DT_RETURN_IF_ERROR(SkipLines());
       } else if (skip_ > 0) {  // Its one document is done.
@@ -159,12 +221,24 @@ absl::Status ChunkReader::OpenSource() {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s is no Parquet file, as its name says: it does not begin with PAR1", source.path));
   }
+  if (source.from_folder && absl::EndsWith(WithoutCompression(source.name), ".json")) {
+    DT_RETURN_IF_ERROR(Fill());
+    has_lines_ = !IsSpreadObject(carry_);
+  }
   if (source.path == kStandardInput) {
     DT_RETURN_IF_ERROR(Fill());
     const size_t first = carry_.find_first_not_of(" \t\r\n");
     has_lines_ = first != std::string::npos && carry_[first] == '{';
   }
   return absl::OkStatus();
+}
+
+std::optional<TextChunk> ChunkReader::LeaveOutFile() {
+  TextChunk chunk{source_, false, 0, 1, ""};
+  chunk.is_no_text = true;
+  const bool was_given = skip_ > 0;
+  CloseSource();
+  return was_given ? std::nullopt : std::optional<TextChunk>(std::move(chunk));
 }
 
 void ChunkReader::CloseSource() {

@@ -2,8 +2,9 @@
 //
 // A source is one document (a text file) or has one on each line (JSONL) or row (Parquet). The name
 // tells which: .jsonl, .ndjson and .json, also with .gz or .zst behind it, have lines, and .parquet
-// has rows; so has a named file that begins as Parquet does. In standard input, and so in no other,
-// the first character tells it: "{" begins JSONL. Not thread-safe.
+// has rows; so has a named file that begins as Parquet does. A .json file of a folder with "{"
+// alone on its first line is a text, such as a program's settings. In standard input, and so in no
+// other, the first character tells it: "{" begins JSONL. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ struct TextSource {
 struct FoundSources {
   std::vector<TextSource> sources;
   int64_t too_long = 0;    // Text files of folders that were left out.
-  int64_t unreadable = 0;  // The same.
+  int64_t unreadable = 0;  // The same, and links whose file is gone.
 };
 
 struct FindOptions {
@@ -41,7 +42,10 @@ struct FindOptions {
 };
 
 // Files as they are named, and the files of folders in the order of their paths below them, at any
-// depth; symbolic links in folders are not followed. NotFound: a path does not exist.
+// depth. In folders, symbolic links to files are followed unless they lead to a file that is found
+// there anyway, also by an earlier link; links to folders, hidden files and folders, and what Spark
+// and writers of Parquet leave beside their files (_SUCCESS, _metadata) are not sources. NotFound:
+// a path does not exist.
 // InvalidArgument: standard input is named twice, or a source is the output's folder.
 absl::StatusOr<FoundSources> FindSources(const std::vector<std::string>& paths,
                                          const FindOptions& options);
@@ -53,7 +57,8 @@ struct TextChunk {
   int64_t first_record = 0;  // Its number in the source: for lines, the line before it.
   int64_t records = 0;       // Lines, blank ones too; 1 for a text.
   std::string bytes;
-  bool has_rows = false;  // The lines are rows of a table.
+  bool has_rows = false;    // The lines are rows of a table.
+  bool is_no_text = false;  // A file of a folder that its first bytes tell; it was not read.
 };
 
 // The place of a line or row, counted from 1, in messages: "a.jsonl:7", "a.parquet, row 7". For 0,
@@ -83,6 +88,8 @@ class ChunkReader {
 
  private:
   absl::Status OpenSource();
+  // Closes a file that is no text; its chunk, or nothing if that was given before.
+  std::optional<TextChunk> LeaveOutFile();
   // Reads on until `carry_` has at least a chunk or the source has ended.
   absl::Status Fill();
   absl::Status SkipLines();

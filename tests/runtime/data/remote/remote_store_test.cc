@@ -29,6 +29,7 @@
 #include "runtime/plan/data/token_corpus.h"
 #include "runtime/plan/data/token_file.h"
 #include "runtime/plan/data/token_mask.h"
+#include "runtime/plan/data/tokenizer_files.h"
 #include "tests/runtime/plan/temp_folder.h"
 
 namespace dtrain::remote::remote_store_test {
@@ -39,6 +40,8 @@ using plan::TokenFormat;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
 // range_server.py over a folder, until this object ends.
 class WebServer {
@@ -254,6 +257,38 @@ TEST_F(RemoteStoreTest, AnAddressWithoutAStoreIsRefused) {
   const plan::CorpusPart part{{"s3://bucket/x.bin"}, 1};
   const absl::Status status = TokenCorpus::Open({&part, 1}, TokenFormat::kAuto).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("only a training reads files at addresses"));
+}
+
+TEST_F(RemoteStoreTest, TheTokenizerOfACorpusIsReadByTheNamesInItsManifest) {
+  const std::string vocabulary(1500000, 'v');  // Longer than what a store looks at as a whole.
+  std::filesystem::create_directories(server_->folder() + "/corpus/corpus.tokenizer");
+  Put("corpus/corpus.tokenizer/tokenizer.json", vocabulary);
+  Put("corpus/corpus.tokenizer/tokenizer_config.json", "{}");
+  const auto tokenizer_of = [&](const std::string& manifest, const std::string& folder) {
+    Put("corpus/corpus.json", manifest);
+    const auto store = Store();
+    return plan::ReadCorpusTokenizer(plan::CorpusFolderOf(Url(folder + "/train.bin")), store.get());
+  };
+  const std::string both = R"({"tokenizer_files": ["tokenizer.json", "tokenizer_config.json"]})";
+  for (const char* const folder : {"corpus", "often/corpus"}) {
+    const auto files = tokenizer_of(both, folder);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_THAT(*files, ElementsAre(Pair("tokenizer.json", vocabulary),
+                                    Pair("tokenizer_config.json", "{}")));
+  }
+  EXPECT_THAT(*tokenizer_of(both, "nowhere"), IsEmpty());
+  EXPECT_THAT(*tokenizer_of(R"({"tokenizer": "bytes"})", "corpus"), IsEmpty())
+      << "of an older version";
+  EXPECT_THAT(tokenizer_of(R"({"tokenizer_files": ["../secret"]})", "corpus").status().message(),
+              HasSubstr("tokenizer_files names \"../secret\", which is no file of a tokenizer"));
+  EXPECT_THAT(tokenizer_of(R"({"tokenizer_files": ["a b.tiktoken"]})", "corpus").status().message(),
+              HasSubstr("names \"a b.tiktoken\", which is no file of a tokenizer"));
+  const std::string twice = R"({"tokenizer_files": ["tokenizer.json", "tokenizer.json"]})";
+  EXPECT_THAT(tokenizer_of(twice, "corpus").status().message(), HasSubstr("which is there twice"));
+  EXPECT_THAT(tokenizer_of(R"({"tokenizer_files": ["merges.txt"]})", "corpus").status().message(),
+              HasSubstr("corpus/corpus.tokenizer/merges.txt"));
+  EXPECT_EQ(tokenizer_of(both, "denied/corpus").status().code(),
+            absl::StatusCode::kPermissionDenied);
 }
 
 // The end of a read during which the store is cancelled.

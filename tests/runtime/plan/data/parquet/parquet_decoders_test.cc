@@ -6,6 +6,7 @@
 #include "runtime/plan/data/parquet/decompress.h"
 #include "runtime/plan/data/parquet/thrift_reader.h"
 #include "runtime/plan/data/parquet/values.h"
+#include "runtime/plan/data/parquet/varint.h"
 #include "tests/runtime/plan/data/parquet/parquet_bytes.h"
 #include "tests/runtime/plan/data/text/compressed.h"
 
@@ -64,6 +65,25 @@ TEST(ThriftReaderTest, CutAndAbsurdBytesAreErrors) {
               HasSubstr("more than 64 bits"));
   EXPECT_THAT(read(Bytes("\x1d\x00")).message(), HasSubstr("unknown type"));
   EXPECT_THAT(read(std::string(100, '\x1c')).message(), HasSubstr("nested too deep"));
+}
+
+TEST(TakeVarintTest, NumbersOfUpToSoManyBitsAreTaken) {
+  const auto take = [](const std::string& bytes, int bits) {
+    absl::string_view left = bytes;
+    const absl::StatusOr<uint64_t> value = TakeVarint(&left, bits);
+    EXPECT_TRUE(!value.ok() || left == "rest") << left;
+    return value;
+  };
+  EXPECT_EQ(*take(Bytes("\x00rest"), 64), 0U);
+  EXPECT_EQ(*take(Bytes("\xac\x02rest"), 64), 300U);
+  EXPECT_EQ(*take(Bytes("\xff\xff\xff\xff\x0frest"), 32), 0xffffffffU);
+  EXPECT_EQ(*take(Bytes("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01rest"), 64), ~uint64_t{0});
+  EXPECT_THAT(take(Bytes("\xff\xff\xff\xff\x1frest"), 32).status().message(),
+              HasSubstr("more than 32 bits"));
+  EXPECT_THAT(take(Bytes("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02rest"), 64).status().message(),
+              HasSubstr("more than 64 bits"));
+  EXPECT_EQ(take(Bytes("\x80\x80"), 64).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(take("", 64).status().code(), absl::StatusCode::kOutOfRange);
 }
 
 std::vector<uint32_t> AllOf(RunDecoder decoder) {

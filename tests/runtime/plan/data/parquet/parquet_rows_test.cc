@@ -168,11 +168,34 @@ TEST_F(ParquetRowsTest, ColumnsThatAreNotThereOrNoTextAreNamed) {
   EXPECT_THAT(Why(ParquetBytes({TextNode("text", 0), TextNode("text", 0)}, 2, {})),
               HasSubstr("two columns \"text\""));
   EXPECT_THAT(Why(ParquetBytes(ChatNodes(), 1, {ChatGroup()}), {{{"messages", {"from"}}}, ""}),
-              AllOf(HasSubstr("\"messages.list.element\" has none of the members"),
+              AllOf(HasSubstr("\"messages.list.element\" has no member \"from\""),
                     HasSubstr("it has: role, content")));
   EXPECT_THAT(
       Why(ParquetBytes({TextNode("text", 0)}, 1, {{1, {{1, "page", static_cast<Codec>(4)}}}})),
       HasSubstr("column \"text\" of row group 0: it is compressed by BROTLI"));
+}
+
+// A table with some of a form's columns would give rows of which each error names too few.
+TEST_F(ParquetRowsTest, ATableWithoutAWholeFormIsRefusedWithItsColumns) {
+  const std::string page = DataPage(1, {}, Encoding::kPlain, PlainTexts({"a"}));
+  const auto table = [&](const std::vector<std::string>& names) {
+    std::vector<ThriftStruct> nodes;
+    TestRowGroup group{1, {}};
+    for (const std::string& name : names) {
+      nodes.push_back(TextNode(name, 0));
+      group.columns.push_back({1, page});
+    }
+    return ParquetBytes(nodes, static_cast<int>(names.size()), {group});
+  };
+  const RowColumns wanted{{{"messages", {}}, {"prompt", {}}, {"completion", {}}, {"input", {}}},
+                          "; --prompt-key names another",
+                          {{"messages"}, {"prompt", "completion"}}};
+  EXPECT_THAT(Why(table({"question", "input"}), wanted),
+              HasSubstr("it has no column \"messages\", nor \"prompt\" and \"completion\" (it has: "
+                        "question, input); --prompt-key names another"));
+  EXPECT_THAT(Why(table({"prompt", "answer"}), wanted), HasSubstr("(it has: prompt, answer)"));
+  EXPECT_THAT(*Read(table({"completion", "id", "prompt"}), wanted),
+              ElementsAre(R"({"completion":"a","prompt":"a"})"));
 }
 
 TEST_F(ParquetRowsTest, CutAndForeignFilesAreRefused) {

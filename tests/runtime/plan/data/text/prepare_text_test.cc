@@ -200,6 +200,17 @@ TEST_F(PrepareTextTest, BinaryFilesAreRefusedWhereTheyAreNamed) {
   EXPECT_EQ(report.train_documents + report.validation_documents, 2);
 }
 
+TEST_F(PrepareTextTest, ArchivesAmongTheTextsOfAFolderAreLeftOutAndCounted) {
+  const std::string archive = Write("texts/a.zip", "PK\x03\x04 of files");
+  Write("texts/b.txt", "text one");
+  Write("texts/c.txt", "text two");
+  const TextReport report = Prepare(Options({folder_.path() + "/texts"}));
+  EXPECT_EQ(report.counts.not_text, 1);
+  EXPECT_EQ(report.counts.bad, 0);
+  EXPECT_THAT(All(Out()), UnorderedElementsAre("text one", "text two"));
+  EXPECT_THAT(Why(Options({archive})), HasSubstr("a.zip is a zip archive"));
+}
+
 TEST_F(PrepareTextTest, AZeroByteIsNoTextWhereBytesAreTokens) {
   const PrepareTextOptions options =
       Options({Write("z.jsonl", Line("good") + "{\"text\": \"a\\u0000b\"}\n")});

@@ -25,7 +25,11 @@ TEST(TextRecordTest, WhatIsMissingOrWrongIsNamed) {
       {R"({"text": ["a"]})", "its member \"text\" is a list"},
       {R"({"text": {"a": "b"}})", "its member \"text\" is an object"},
       {R"({"text": null})", "its member \"text\" is null"},
-      {R"(["text"])", "it is a list; want an object"},
+      {R"(["text"])",
+       "it is a list; want an object, {...}; of a file that is one list of objects, "
+       "jq -c '.[]' FILE makes lines"},
+      {" [", "it is no JSON at byte"},
+      {" [", "; of a file that is one list of objects, jq"},
       {R"("text")", "it is a string; want an object"},
       {R"({"text": "a")", "it is no JSON at byte"},
       {R"({"text": "a"} {)", "it is no JSON at byte"},
@@ -77,7 +81,8 @@ TEST(ConversationTest, WhatIsMissingOrWrongIsNamed) {
       {R"({"messages": [{"role": "bot", "content": "x"}]})", "the role \"bot\""},
       {R"({"messages": [{"role": "user"}]})", "message 0: it has no member \"content\""},
       {R"({"messages": [{"role": "user", "content": "a"}, 3]})", "message 1: it is no object"},
-      {R"([1])", "it is of the type array; want an object"},
+      {R"([1])", "it is of the type array; want an object, {...}; of a file that is one list"},
+      {"[", "; of a file that is one list of objects, jq -c '.[]' FILE makes lines"},
       {R"({"prompt")", "it is no JSON"}};
   for (const auto& [line, says] : cases) {
     EXPECT_THAT(ParseConversation(line, {}).status().message(), HasSubstr(says)) << line;

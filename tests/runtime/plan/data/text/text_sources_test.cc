@@ -79,6 +79,79 @@ TEST_F(TextSourcesTest, FoldersAreWalkedInOrderAndFilesTakenAsNamed) {
   EXPECT_THAT(FindSources({"-", "-"}, {}).status().message(), HasSubstr("named twice"));
 }
 
+// A cache of Hugging Face has links to files that stand elsewhere.
+TEST_F(TextSourcesTest, LinksToOtherFilesAreFollowedAndFilesForProgramsLeftOut) {
+  namespace fs = std::filesystem;
+  const std::string folder = folder_.path() + "/snapshot";
+  Write("blobs/1", "{}\n");
+  Write("snapshot/data/own.md", "own");
+  Write("snapshot/__init__.py", "code");
+  for (const char* const name : {".git/config", ".hidden.txt", "_SUCCESS", "_metadata",
+                                 "_delta_log/0.json", "data/_common_metadata", ".store/2"}) {
+    Write(absl::StrCat("snapshot/", name), "for programs");
+  }
+  fs::create_symlink("../../blobs/1", folder + "/data/train.jsonl");
+  fs::create_symlink("../blobs/1", folder + "/twice.jsonl");
+  fs::create_symlink(".store/2", folder + "/kept.txt");
+  fs::create_symlink("data/own.md", folder + "/again.md");
+  fs::create_symlink("nowhere", folder + "/gone.txt");
+  fs::create_directory_symlink("data", folder + "/linked");
+  const absl::StatusOr<FoundSources> found = FindSources({folder}, {});
+  ASSERT_TRUE(found.ok()) << found.status();
+  std::vector<std::string> names;
+  for (const TextSource& source : found->sources) {
+    names.push_back(source.name);
+  }
+  EXPECT_THAT(names, ElementsAre("__init__.py", "data/own.md", "data/train.jsonl", "kept.txt"));
+  EXPECT_TRUE(found->sources[2].has_lines);
+  EXPECT_EQ(found->sources[2].bytes, 3);
+  EXPECT_EQ(found->unreadable, 1);
+  // The file of a link in the same folder is not found by its own name, which has no extension.
+  const auto only = FindSources({folder_.path()}, {.extensions = {".jsonl"}});
+  ASSERT_TRUE(only.ok() && only->sources.size() == 1) << only.status();
+  EXPECT_EQ(only->sources[0].name, "snapshot/data/train.jsonl");
+}
+
+TEST_F(TextSourcesTest, SettingsOfProgramsInAFolderAreTexts) {
+  const std::string settings = "{\n  \"name\": \"program\"\n}\n";
+  const std::string named = Write("d/a.json", settings);
+  Write("d/b.json", "[\n{}\n]\n");
+  Write("d/c.json", "{\"text\": \"one\"}\n{}\n");
+  Write("d/d.json.gz", Gzip(settings));
+  Write("d/e.jsonl", settings);
+  const auto found = FindSources({folder_.path() + "/d", named}, {});
+  ASSERT_TRUE(found.ok());
+  ChunkReader reader(found->sources, 0, 0);
+  for (const bool has_lines : {false, true, true, false, true, true}) {
+    const auto chunk = reader.Next();
+    ASSERT_TRUE(chunk.ok() && chunk->has_value()) << chunk.status();
+    EXPECT_EQ((*chunk)->has_lines, has_lines) << (*chunk)->source;
+    EXPECT_EQ((*chunk)->records == 1, !has_lines) << (*chunk)->source;
+  }
+  EXPECT_EQ(Rest(found->sources, 4, 1).first, settings.substr(2) + settings);
+  EXPECT_EQ(Rest(found->sources, 3, 1).first, settings + settings) << "the text was read before";
+}
+
+TEST_F(TextSourcesTest, AFileOfAFolderThatIsNoTextIsARecordOfItsOwn) {
+  Write("d/a.docx", "PK\x03\x04 and what a document holds");
+  Write("d/b.npy", "\x93NUMPY\x01");
+  Write("d/c.txt", "text");
+  const auto found = FindSources({folder_.path() + "/d"}, {});
+  ASSERT_TRUE(found.ok());
+  ChunkReader reader(found->sources, 0, 0);
+  for (const bool is_no_text : {true, true, false}) {
+    const auto chunk = reader.Next();
+    ASSERT_TRUE(chunk.ok() && chunk->has_value()) << chunk.status();
+    EXPECT_EQ((*chunk)->is_no_text, is_no_text);
+  }
+  EXPECT_EQ(Rest(found->sources, 0, 0), std::pair(std::string("text"), int64_t{3}));
+  EXPECT_EQ(Rest(found->sources, 0, 1), std::pair(std::string("text"), int64_t{2}));
+  const auto named = FindSources({folder_.path() + "/d/a.docx"}, {});
+  ASSERT_TRUE(named.ok());
+  EXPECT_THAT(ChunkReader(named->sources, 0, 0).Next().status().message(),
+              HasSubstr("a.docx is a zip archive"));
+}
+
 TEST_F(TextSourcesTest, ChunksEndWithLinesAndGoOnFromAnyRecord) {
   const std::string lines = Lines(50000);  // Some three mebibytes.
   for (const std::string& last : {std::string(), std::string("{\"text\": \"no line end\"}")}) {
