@@ -127,11 +127,12 @@ class PosixStorage : public Storage {
     if (absl::Status status = files_.Allocate(handle, bytes_expected); !status.ok()) {
       file.reset();
       files_.Unlink(path).IgnoreError();
-      const std::optional<uint64_t> free =
-          absl::IsResourceExhausted(status) ? files_.FreeBytes() : std::nullopt;
-      return Annotate(status, free.has_value() ? absl::StrCat(DisplayName(path), ", where ", *free,
-                                                              " bytes are free")
-                                               : DisplayName(path));
+      // A quota and the limit of a file's size refuse as a full disk does, and have more room.
+      const std::optional<uint64_t> free = files_.FreeBytes();
+      return Annotate(status,
+                      free.has_value() && *free < bytes_expected
+                          ? absl::StrCat(DisplayName(path), ", where ", *free, " bytes are free")
+                          : DisplayName(path));
     }
     return file;
   }

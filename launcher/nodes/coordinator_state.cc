@@ -124,8 +124,8 @@ void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
       gone_[nodes_.at(id).number] = {.node = nodes_.at(id), .state = "lost", .why = why};
     }
     job_.Lose(id, why, now_nanos);
-    // An attempt that has begun by a message of this look, or begins now, may name a lost agent, and
-    // ends at once.
+    // An attempt that has begun by a message of this look, or begins now, may name a lost agent,
+    // and ends at once.
     CollectOrders();
     agents_.erase(id);
     nodes_.erase(id);

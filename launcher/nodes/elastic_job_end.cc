@@ -64,10 +64,11 @@ bool ElasticJob::IsOfLostNode(const RankEnd& cause) const {
 }
 
 // The code of the first node whose ranks did not end with 0. One that says more than that a node
-// was lost or stopped goes before the others.
+// was lost or stopped goes before the others. An attempt of which nobody has reported was lost.
 int ElasticJob::CodeOfAttempt() const {
-  int code = kExitOk;
-  for (const Member* member : Reporters()) {
+  const std::vector<const Member*> reporters = Reporters();
+  int code = reporters.empty() ? kExitTemporary : kExitOk;
+  for (const Member* member : reporters) {
     const int other = member->report->code;
     code = code == kExitOk || (code == kExitTemporary && other != kExitOk) ? other : code;
   }

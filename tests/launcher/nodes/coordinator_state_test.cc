@@ -265,6 +265,33 @@ TEST(CoordinatorState, AnAttemptHasItsWholeWorldThoughANodeOfItIsLostInTheSameLo
   EXPECT_THAT(kinds, ElementsAre(Kind::kDismiss, Kind::kStart, Kind::kStop));
 }
 
+// The former coordinator died when only a spare had read its order to begin attempt 5.
+TEST(CoordinatorState, AnAttemptThatNoneOfItsNodesHasHeardOfIsNoSuccess) {
+  ElasticOptions options{.nodes_min = 2, .nodes_max = 2, .restarts_max = 5};
+  options.is_successor = true;
+  CoordinatorState coordinator(options, absl::Minutes(1), 0);
+  const auto join = [&coordinator](int number, AttemptMemory memory) {
+    LobbyMessage message = Join(number, absl::StrCat("a", number));
+    memory.nodes = {{0, "h0", 1}, {1, "h1", 1}};
+    message.memory = std::move(memory);
+    coordinator.Take({.messages = {message}}, kSecond);
+  };
+  join(7, {.attempt = 5});
+  join(0, {.attempt = 4, .report = NodeReport{.attempt = 4, .code = 75}});
+  join(1, {.attempt = 4, .report = NodeReport{.attempt = 4, .code = 75}});
+  coordinator.Tick(10 * kSecond);
+  int starts = 0;
+  for (const LobbyOrder& order : coordinator.TakeOrders()) {
+    EXPECT_NE(order.kind, Kind::kEnd) << order.code;
+    if (order.kind == Kind::kStart) {
+      ++starts;
+      EXPECT_EQ(order.attempt, 6);
+      EXPECT_THAT(order.names, ElementsAre("a0", "a7")) << "as they came";
+    }
+  }
+  EXPECT_EQ(starts, 1);
+}
+
 TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {
   ElasticOptions options{.nodes_min = 2, .nodes_max = 3};
   options.is_successor = true;

@@ -73,7 +73,7 @@ class Simulation {
 
   ElasticOptions MakeOptions() {
     ranks_ = 1 + Below(2);
-    ElasticOptions options = simulation::JobOf(chance_, 2 + (Rarely(40) ? Below(61) : Below(6)));
+    ElasticOptions options = simulation::JobOf(chance_, 2 + (Rarely(20) ? Below(61) : Below(6)));
     // The smallest allowed world divides it, and often larger ones do not.
     options.batch = Rarely(4)
                         ? BatchSizes{}
@@ -273,7 +273,7 @@ class Simulation {
 };
 
 TEST(ElasticSimulation, IsSafeAndRunsAgainAfterWhateverHappened) {
-  simulation::PlaySeeds({.of_suite = 10'000, .of_long_test = 100'000},
+  simulation::PlaySeeds({.of_suite = 20'000, .of_long_test = 200'000},
                         [](uint64_t seed, bool is_told) { Simulation(seed, is_told).Run(); });
 }
 
