@@ -42,8 +42,6 @@ struct Meeting {
   absl::Status error;  // Why node 0 cannot begin.
 };
 
-std::string MeetingKey(int attempt) { return absl::StrCat("lobby/meeting/", attempt); }
-
 std::string Encode(const Meeting& meeting) {
   return DumpJson(Json{{"port", meeting.store.port},
                        {"run_id", meeting.run_id},
@@ -349,7 +347,7 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ran
   if (is_first()) {
     absl::StatusOr<Meeting> meeting = Serve(order.attempt, ranks);
     Meeting told = meeting.ok() ? *meeting : Meeting{.error = meeting.status()};
-    DT_RETURN_IF_ERROR(lobby_->Tell(MeetingKey(order.attempt), Encode(told)));
+    DT_RETURN_IF_ERROR(lobby_->Tell(MeetingKey(order.term, order.attempt), Encode(told)));
     return meeting;
   }
   const auto cancelled = [this, &order] {
@@ -358,7 +356,7 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ran
   };
   DT_ASSIGN_OR_RETURN(const std::string text,
                       InSlices(Deadline::After(kMeetTime), cancelled, [&](Deadline slice) {
-                        return lobby_->Ask(MeetingKey(order.attempt), slice);
+                        return lobby_->Ask(MeetingKey(order.term, order.attempt), slice);
                       }));
   DT_ASSIGN_OR_RETURN(Meeting meeting, ParseMeeting(text, endpoint_.host));
   DT_RETURN_IF_ERROR(Annotate(meeting.error, "node 0 cannot start"));
@@ -429,7 +427,10 @@ AskedAttempt ElasticNodeLaunch::AttemptOf(const LobbyNodes& members, LobbyAgent&
       attempt.nodes.push_back(row.node);
     }
   }
-  const auto text = lobby.Ask(MeetingKey(members.attempt), Deadline::After(kLookTime));
+  const LobbyMemory memory = lobby.memory();
+  const bool is_known = memory.attempt.has_value() && memory.attempt->attempt == members.attempt;
+  const int64_t term = is_known ? memory.attempt->term : memory.term;
+  const auto text = lobby.Ask(MeetingKey(term, members.attempt), Deadline::After(kLookTime));
   const absl::StatusOr<Meeting> meeting =
       text.ok() ? ParseMeeting(*text, endpoint_.host) : text.status();
   if (meeting.ok()) {

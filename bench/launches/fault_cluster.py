@@ -92,9 +92,12 @@ class Cluster:
     def start(self, node, sets=()):
         """Starts the agent of `node`. All get the same command, again and again, as a scheduler gives it."""
         self.sets = sets or self.sets
-        words = ["ip", "netns", "exec", self.spaces[node], self.dtrain, "launch", "--nnodes", "1:2",
-                 "--node-rank", str(node), "--rdzv-endpoint", f"{address(0)}:{ENDPOINT_PORT}", "--token-file",
-                 f"{self.folder}/token", "--rdzv-conf", "last_call_timeout=30", "--max-restarts", "100000",
+        cpus = sorted(os.sched_getaffinity(0))
+        # Hosts share no core with those that train beside them.
+        words = ["ip", "netns", "exec", self.spaces[node], "taskset", "-c", str(cpus[min(node, len(cpus) - 1)]),
+                 self.dtrain, "launch", "--nnodes", "1:2", "--node-rank", str(node),
+                 "--rdzv-endpoint", f"{address(0)}:{ENDPOINT_PORT}", "--token-file", f"{self.folder}/token",
+                 "--rdzv-conf", "last_call_timeout=30", "--max-restarts", "100000",
                  "--local-addr", address(node), "--run-dir", self.run_dir, "--", *self.program]
         for value in self.sets:
             words += ["--set", value]

@@ -89,6 +89,16 @@ void ReadNow(UniqueFd& fd, std::string& text) {
   }
 }
 
+// Reads what a process that has ended left in a pipe. One that it has started may write on, so more
+// than a pipe holds is not read.
+void ReadRest(UniqueFd& fd, std::string& text) {
+  constexpr size_t kPipeBytesMax = 1U << 20;
+  const size_t end = text.size() + kPipeBytesMax;
+  while (fd.valid() && text.size() < end && IsReadable(fd.get())) {
+    ReadNow(fd, text);
+  }
+}
+
 }  // namespace
 
 LocalProcess::LocalProcess(pid_t pid, UniqueFd in, UniqueFd out, UniqueFd err)
@@ -139,12 +149,10 @@ std::optional<ProcessEnd> LocalProcess::TakeEnd(std::string& out, std::string& e
     return std::nullopt;
   }
   pid_ = -1;
-  // A process that ssh left behind (ControlPersist) may keep stderr open, so its end is not
-  // awaited.
-  while (out_.valid() && IsReadable(out_.get())) {
-    ReadNow(out_, out);
-  }
-  ReadNow(err_, err);
+  // A process that ssh left behind (ControlPersist) may keep stderr open, so the end of the stream
+  // is not awaited.
+  ReadRest(out_, out);
+  ReadRest(err_, err);
   CloseInput();
   out_.reset();
   err_.reset();

@@ -36,7 +36,7 @@ struct ChannelMessage {
 };
 
 // Frames stay below their limit, also with the few bytes that each host on the way adds.
-inline constexpr size_t kChannelBytesMax = 1U << 20;
+inline constexpr size_t kChannelBytesMax = 2U << 20;
 
 // The words of a command as the bytes of kOpen. REQUIRES: no word is empty in front or has a zero
 // byte, which no argument of a process can have.

@@ -40,28 +40,28 @@ absl::StatusOr<std::optional<Frame>> FrameReader::Next() {
       }
       return std::nullopt;
     }
-    bytes_.erase(0, at + preamble_.size());
+    done_ = at + preamble_.size();
     preamble_.clear();
   }
-  if (bytes_.size() < kHeaderBytes) {
+  const absl::string_view left = absl::string_view(bytes_).substr(done_);
+  if (left.size() < kHeaderBytes) {
     return std::nullopt;
   }
   size_t length = 0;
   for (size_t i = 0; i < 4; ++i) {
-    length |= static_cast<size_t>(static_cast<unsigned char>(bytes_[i])) << (8 * i);
+    length |= static_cast<size_t>(static_cast<unsigned char>(left[i])) << (8 * i);
   }
-  const auto kind = static_cast<FrameKind>(bytes_[4]);
+  const auto kind = static_cast<FrameKind>(left[4]);
   if (length > kFrameBytesMax || kind < FrameKind::kJob || kind > FrameKind::kChannel) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a message of kind %d with %d bytes; allowed: kinds 1 to 10, %d bytes",
                         static_cast<int>(kind), length, kFrameBytesMax));
   }
-  if (bytes_.size() < kHeaderBytes + length) {
+  if (left.size() < kHeaderBytes + length) {
     return std::nullopt;
   }
-  Frame frame{kind, bytes_.substr(kHeaderBytes, length)};
-  bytes_.erase(0, kHeaderBytes + length);
-  return frame;
+  done_ += kHeaderBytes + length;
+  return Frame{kind, std::string(left.substr(kHeaderBytes, length))};
 }
 
 void ByteQueue::Add(absl::string_view bytes) {

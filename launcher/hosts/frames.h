@@ -48,7 +48,11 @@ class FrameReader {
   // Frames begin after the first `preamble` in the stream.
   explicit FrameReader(std::string preamble) : preamble_(std::move(preamble)) {}
 
-  void Add(absl::string_view bytes) { bytes_.append(bytes.data(), bytes.size()); }
+  void Add(absl::string_view bytes) {
+    bytes_.erase(0, done_);
+    done_ = 0;
+    bytes_.append(bytes.data(), bytes.size());
+  }
   // The next frame; nothing when more bytes are needed. InvalidArgument: an unknown kind, a length
   // beyond kFrameBytesMax, or no preamble in the first 64 KiB; it is given again at each call.
   absl::StatusOr<std::optional<Frame>> Next();
@@ -56,6 +60,7 @@ class FrameReader {
  private:
   std::string preamble_;  // Empty when it has been found.
   std::string bytes_;
+  size_t done_ = 0;  // Bytes of bytes_ that were given.
 };
 
 // Bytes on their way to a descriptor that must not block its writer.

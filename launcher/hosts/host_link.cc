@@ -62,6 +62,9 @@ void HostLink::AddTo(std::vector<pollfd>& entries, bool may_read) const {
 }
 
 void HostLink::TakeOutput(absl::string_view bytes, StarterConsole& console) {
+  if (!refused_.empty()) {
+    return;  // It may write on until it is killed.
+  }
   reader_.Add(bytes);
   while (refused_.empty()) {
     const absl::StatusOr<std::optional<Frame>> frame = reader_.Next();

@@ -5,12 +5,14 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/system/own_program.h"
+#include "base/system/resource_limits.h"
 #include "launcher/hosts/ssh_command.h"
 
 namespace dtrain::launcher {
@@ -19,6 +21,7 @@ namespace {
 // Output that waits for the starter. Beyond, the processes are not read.
 constexpr size_t kRelayedMax = 1U << 20;
 constexpr int kRelayTurnMs = 500;
+constexpr uint64_t kFilesOfProcess = 3;
 // The wait status of a command that could not be run, as a shell gives it.
 constexpr int kNotRun = 127 << 8;
 
@@ -81,6 +84,7 @@ void HostRelay::TakeFrames() {
 void HostRelay::Take(const ChannelMessage& message) {
   if (message.event == ChannelEvent::kOpen) {
     const std::vector<std::string> words = WordsOf(message.bytes);
+    AllowOpenFiles(kFilesOfProcess);
     absl::StatusOr<std::unique_ptr<AgentProcess>> started =
         LocalProcess::Start(words.empty() ? LocalCommand(OwnProgram()) : words);
     if (started.ok()) {
@@ -106,10 +110,12 @@ void HostRelay::Take(const ChannelMessage& message) {
 
 // Sends what the processes have written, and how they ended.
 void HostRelay::MoveProcesses() {
+  // Asked once, so that one that writes much does not keep those behind it from being read.
+  const bool may_read = to_starter_.size() < kRelayedMax;
   for (auto at = processes_.begin(); at != processes_.end();) {
     std::string out;
     std::string err;
-    at->second->Move(to_starter_.size() < kRelayedMax, out, err);
+    at->second->Move(may_read, out, err);
     const std::optional<ProcessEnd> end = at->second->TakeEnd(out, err);
     Send(at->first, ChannelEvent::kOut, out);
     Send(at->first, ChannelEvent::kErr, err);

@@ -10,8 +10,9 @@ namespace dtrain::launcher {
 HostRoutes::HostRoutes(const std::vector<HostPlan>& plans, absl::Duration answer_time)
     : answer_time_(answer_time) {
   for (const HostPlan& plan : plans) {
-    if (plan.place.parent >= 0) {
-      inner_[plan.place.parent].plan = plans[static_cast<size_t>(plan.place.parent)];
+    const int parent = plan.place.parent;
+    if (parent >= 0 && inner_.count(parent) == 0) {
+      inner_[parent].plan = plans[static_cast<size_t>(parent)];
     }
   }
 }

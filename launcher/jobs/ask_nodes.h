@@ -19,8 +19,9 @@ struct AskedAttempt {
   std::vector<ElasticNode> nodes = {};
 };
 
-// Waits for the store a second at most, and then for the answers a second. A node that does not
-// answer in time has no text; the note says why nobody could be asked.
+// Waits for the store a second at most, and then for the answers a second; to read those of many
+// nodes may take some more. A node that does not answer in time has no text; the note says why
+// nobody could be asked.
 JobNodes AskNodes(const AskedAttempt& attempt, const comm::JobKey& key);
 
 }  // namespace dtrain::launcher

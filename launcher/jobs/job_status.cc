@@ -18,6 +18,8 @@ namespace {
 
 // A rank that has said nothing for so long may hang.
 constexpr double kSilentSeconds = 60;
+// A list with more ranks than any job has is malformed.
+constexpr int kListedRanksMax = 1 << 20;
 
 bool IsRank(const Json& row) {
   const auto has = [&row](const char* key, bool (*is)(const Json&)) {
@@ -131,9 +133,16 @@ absl::StatusOr<JobNodes> JobNodes::Parse(absl::string_view text) {
     JobNodes job;
     job.attempt = json.at("attempt");
     job.note = json.at("note");
+    int ranks_left = kListedRanksMax;
     for (const Json& row : json.at("nodes")) {
       NodeAnswer answer;
       answer.node = {.number = row.at("number"), .host = row.at("host"), .ranks = row.at("ranks")};
+      if (answer.node.ranks < 0 || answer.node.ranks > ranks_left) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("the agent's list of nodes has a node of %d ranks; allowed: 0 to %d",
+                            answer.node.ranks, ranks_left));
+      }
+      ranks_left -= answer.node.ranks;
       answer.has_ranks = row.at("has_ranks");
       answer.state = row.at("state");
       answer.why = row.at("why");
@@ -150,16 +159,22 @@ absl::StatusOr<JobNodes> JobNodes::Parse(absl::string_view text) {
 }
 
 void AddMembers(const LobbyNodes& members, JobNodes& job) {
+  std::map<int, size_t> known;  // Places of those with ranks, by their numbers.
+  for (size_t place = 0; place < job.nodes.size(); ++place) {
+    if (job.nodes[place].has_ranks) {
+      known.emplace(job.nodes[place].node.number, place);
+    }
+  }
   for (const LobbyNodes::Row& row : members.rows) {
-    const auto known =
-        std::find_if(job.nodes.begin(), job.nodes.end(), [&row](const NodeAnswer& answer) {
-          return answer.has_ranks && answer.node.number == row.node.number;
-        });
-    if (known == job.nodes.end()) {
+    const auto found = known.find(row.node.number);
+    if (found == known.end()) {
       job.nodes.push_back({row.node, false, row.state, row.why});
-    } else if (row.place >= 0 || !known->text.has_value()) {
-      known->state = row.state;
-      known->why = row.why;
+      continue;
+    }
+    NodeAnswer& answer = job.nodes[found->second];
+    if (row.place >= 0 || !answer.text.has_value()) {
+      answer.state = row.state;
+      answer.why = row.why;
     }
   }
 }
@@ -227,7 +242,7 @@ std::string StatusTable(const Json& status) {
       absl::StrAppendFormat(
           &table, "%s%6s %10s  %-10s %s\n",
           NodeColumns(true, absl::StrCat(node["node"].get<int>()), HostText(node)), "-", "-",
-          node["state"].get<std::string>(), Printable(node["why"].get<std::string>()));
+          Printable(node["state"].get<std::string>()), Printable(node["why"].get<std::string>()));
     }
   }
   return table;

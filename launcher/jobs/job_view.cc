@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kOwnAnswerTime = absl::Seconds(2);
 // An agent waits for the store, for the answers and for what the lobby has.
-constexpr absl::Duration kAllAnswersTime = absl::Seconds(6);
+constexpr absl::Duration kAllAnswersTime = absl::Seconds(10);
 
 absl::StatusOr<std::string> OwnAnswer(const JobFacts& job) {
   return AskAgent(job.socket, Deadline::After(kOwnAnswerTime));

@@ -81,6 +81,9 @@ struct FailureCounts {
 // The last attempt that an agent was told of, which it tells a coordinator that follows another.
 struct AttemptMemory {
   int attempt = -1;
+  // The term of the coordinator that began it. Another one, which has not heard of it, may begin an
+  // attempt of the same number.
+  int64_t term = 0;
   std::vector<ElasticNode> nodes = {};    // Its world, by node rank.
   FailureCounts failures = {};            // When it began.
   std::optional<NodeReport> report = {};  // How it has ended on the agent's node; none: it runs.
@@ -156,6 +159,7 @@ class ElasticJob {
 
   struct Attempt {
     int number = 0;
+    int64_t term = 0;             // Of the coordinator that began it, if it is adopted.
     std::vector<int> world = {};  // Ids, by node rank.
     std::vector<std::string> lost = {};
     std::map<int, Member> gone = {};  // Those of the world that left behind their reports.

@@ -11,26 +11,28 @@ namespace dtrain::launcher {
 
 // Agents that come back may know attempts of different age, because the last order of the former
 // coordinator may have reached only some of them. The newest counts: it began when every node of
-// those before it had reported or was lost.
+// those before it had reported or was lost. Of two coordinators the later one's is newer, whatever
+// the numbers are.
 void ElasticJob::Adopt(int id, const ElasticNode& node, const AttemptMemory& memory,
                        int64_t now_nanos) {
   if (phase_ == Phase::kEnded || memory.attempt < 0) {
     Join(id, node, now_nanos);
     return;
   }
+  adoption_.attempt_min = std::max(adoption_.attempt_min, memory.attempt + 1);
   if (!adoption_.is_open) {
-    adoption_.attempt_min = std::max(adoption_.attempt_min, memory.attempt + 1);
     GiveUp(id);
     return;
   }
-  if (memory.attempt > attempt_.number) {
+  const std::pair<int64_t, int> age{memory.term, memory.attempt};
+  if (age > std::pair(attempt_.term, attempt_.number)) {
     TakeOver(memory, now_nanos);
   }
   const auto place = std::find_if(attempt_.world.begin(), attempt_.world.end(), [&](int other) {
     const auto member = members_.find(other);
     return other < 0 && member != members_.end() && member->second.node.number == node.number;
   });
-  if (memory.attempt < attempt_.number || place == attempt_.world.end()) {
+  if (age < std::pair(attempt_.term, attempt_.number) || place == attempt_.world.end()) {
     const bool has_ranks =
         !memory.report.has_value() &&
         std::any_of(memory.nodes.begin(), memory.nodes.end(),
@@ -73,7 +75,7 @@ void ElasticJob::TakeOver(const AttemptMemory& memory, int64_t now) {
       members_.erase(member);
     }
   }
-  attempt_ = {.number = memory.attempt};
+  attempt_ = {.number = memory.attempt, .term = memory.term};
   failures_ = memory.failures;
   phase_ = Phase::kRunning;
   why_.clear();

@@ -169,6 +169,7 @@ void LobbyAgent::Run(int64_t next) {
       return;
     }
     const std::lock_guard lock(mutex_);
+    order->term = term_;
     inbox_.Take(*std::move(order));
     ++next;
     changed_.notify_all();

@@ -50,7 +50,7 @@ void LobbyInbox::Take(LobbyOrder order) {
       orders_.push_back(std::move(order));
       return;
     case LobbyOrder::Kind::kStart:
-      memory_ = {order.attempt, order.nodes, order.failures, std::nullopt};
+      memory_ = {order.attempt, order.term, order.nodes, order.failures, std::nullopt};
       stops_.push_back(order);
       if (IsForMe(order)) {
         orders_.push_back(std::move(order));
@@ -65,7 +65,8 @@ std::optional<LobbyOrder> LobbyInbox::TakeStop(int attempt) {
     stops_.pop_front();
     const bool is_start = order.kind == LobbyOrder::Kind::kStart;
     const bool is_stop = order.kind == LobbyOrder::Kind::kStop;
-    if ((is_start && order.attempt > attempt) || (is_stop && order.attempt == attempt) ||
+    const bool is_later = std::pair(order.term, order.attempt) > std::pair(begun_term_, attempt);
+    if ((is_start && is_later) || (is_stop && order.attempt == attempt) ||
         (!is_start && !is_stop)) {
       return order;
     }
@@ -73,7 +74,13 @@ std::optional<LobbyOrder> LobbyInbox::TakeStop(int attempt) {
   return std::nullopt;
 }
 
-std::optional<LobbyOrder> LobbyInbox::Next() { return TakeFirst(orders_); }
+std::optional<LobbyOrder> LobbyInbox::Next() {
+  std::optional<LobbyOrder> order = TakeFirst(orders_);
+  if (order.has_value() && order->kind == LobbyOrder::Kind::kStart) {
+    begun_term_ = order->term;
+  }
+  return order;
+}
 
 std::optional<LobbyOrder> LobbyInbox::TakeAnswer() { return TakeFirst(answers_); }
 
@@ -82,7 +89,7 @@ bool LobbyInbox::HasLeft(const std::string& name) const {
 }
 
 void LobbyInbox::NoteReport(const NodeReport& report) {
-  if (memory_.has_value() && memory_->attempt == report.attempt) {
+  if (memory_.has_value() && memory_->attempt == report.attempt && memory_->term == begun_term_) {
     memory_->report = report;
   }
 }

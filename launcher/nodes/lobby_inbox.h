@@ -1,6 +1,7 @@
 // The orders of the coordinator as one agent sees them. Pure, not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -15,15 +16,17 @@ class LobbyInbox {
  public:
   // `memory` is what the node knows of an attempt under a former coordinator.
   LobbyInbox(std::string name, std::optional<AttemptMemory> memory)
-      : name_(std::move(name)), memory_(std::move(memory)) {}
+      : name_(std::move(name)),
+        memory_(std::move(memory)),
+        begun_term_(memory_.has_value() ? memory_->term : 0) {}
 
   void Take(LobbyOrder order);
   // The next order but kStop and kAnswer. An order to start, wait or leave that is for others only
   // is left out.
   std::optional<LobbyOrder> Next();
   bool has_next() const { return !orders_.empty(); }
-  // The first order since the last call that ends `attempt`: kStop, or one that shows that the
-  // coordinator has gone on without this node.
+  // The first order since the last call that ends `attempt`, whose start Next has given: kStop, or
+  // one that shows that the coordinator, or its successor, has gone on without this node.
   std::optional<LobbyOrder> TakeStop(int attempt);
   // The answer to kDrain.
   std::optional<LobbyOrder> TakeAnswer();
@@ -41,6 +44,7 @@ class LobbyInbox {
 
   const std::string name_;
   std::optional<AttemptMemory> memory_;
+  int64_t begun_term_;  // The term of the last kStart that Next has given.
   std::deque<LobbyOrder> orders_;
   std::deque<LobbyOrder> stops_;
   std::deque<LobbyOrder> answers_;

@@ -96,6 +96,7 @@ FailureCounts FailuresOf(const Json& json) {
 
 Json ToJson(const AttemptMemory& memory) {
   return {{"attempt", memory.attempt},
+          {"term", memory.term},
           {"nodes", ToJson(memory.nodes)},
           {"failures", ToJson(memory.failures)},
           {"report", memory.report.has_value() ? ToJson(*memory.report) : Json()}};
@@ -103,6 +104,7 @@ Json ToJson(const AttemptMemory& memory) {
 
 absl::StatusOr<AttemptMemory> MemoryOf(const Json& json) {
   AttemptMemory memory{.attempt = json.at("attempt"),
+                       .term = json.at("term"),
                        .nodes = NodesOf(json.at("nodes")),
                        .failures = FailuresOf(json.at("failures"))};
   if (const Json& report = json.at("report"); !report.is_null()) {
@@ -207,5 +209,9 @@ absl::StatusOr<LobbyNodes> LobbyNodes::Parse(absl::string_view text) {
 }
 
 std::string LobbyOrderKey(int64_t number) { return absl::StrCat("lobby/order/", number); }
+
+std::string MeetingKey(int64_t term, int attempt) {
+  return absl::StrCat("lobby/meeting/", term, "/", attempt);
+}
 
 }  // namespace dtrain::launcher

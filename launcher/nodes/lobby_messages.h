@@ -44,6 +44,9 @@ struct LobbyOrder {
   int code = 0;                 // kDismiss, kEnd: the exit code. kAnswer: 0 if the node will leave.
   std::string text;             // Why; kAnswer: the name of the node, or why not.
   FailureCounts failures = {};  // kStart.
+  // The term of the coordinator that gives it. It is no part of the text: whoever reads an order
+  // knows from whom.
+  int64_t term = 0;
 
   std::string Encode() const;
   static absl::StatusOr<LobbyOrder> Parse(absl::string_view text);
@@ -69,6 +72,9 @@ std::string LobbyOrderKey(int64_t number);
 inline constexpr char kLobbyTermKey[] = "lobby/term";
 // The coordinator writes its LobbyNodes there when they change.
 inline constexpr char kLobbyNodesKey[] = "lobby/nodes";
+// Where node 0 tells how its `attempt`, which the coordinator of `term` has begun, meets. A node
+// that has read the order of another coordinator, with the same number, does not find it.
+std::string MeetingKey(int64_t term, int attempt);
 // The version of the coordinator's dtrain. It is there before the term.
 inline constexpr char kLobbyVersionKey[] = "lobby/version";
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "comm/flight_recorder.h"
 
 namespace dtrain {
@@ -99,12 +98,20 @@ void Heartbeat::Mark(const char* phase, int64_t step) {
   }
 }
 
-std::string Heartbeat::Interrupt(const std::string& phase) {
-  const AgentMessage before = Beat();
-  if (agent_.connected()) {
-    agent_.Send(Begin(phase, before.step));
+std::string Heartbeat::Interrupt(const char* phase) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(last_.phase, phase);
+}
+
+void Heartbeat::Resume(const std::string& phase, int64_t since_nanos) {
+  const bool was_long =
+      Clock::Real().MonotonicNanos() - since_nanos >= absl::ToInt64Nanoseconds(kMarksApart);
+  if (was_long && agent_.connected()) {
+    agent_.Send(Begin(phase, Beat().step));
+    return;
   }
-  return before.phase;
+  const std::lock_guard lock(mutex_);
+  last_.phase = phase;
 }
 
 void Heartbeat::EndStep(const StepReport& report) {

@@ -19,6 +19,7 @@
 
 #include "absl/time/time.h"
 #include "base/agent_channel.h"
+#include "base/clock.h"
 #include "comm/watchdog.h"
 #include "dtrain/metrics.h"
 
@@ -35,8 +36,11 @@ class Heartbeat {
   void Start(const HangLimits& limits);
   // The rank begins `phase`, after `step` finished steps. REQUIRES: `phase` is a literal.
   void Mark(const char* phase, int64_t step);
-  // The same after as many steps as before; gives the phase that this one interrupts.
-  std::string Interrupt(const std::string& phase);
+  // The rank is in `phase` until it resumes the one that this gives. The regular beats say so: most
+  // such phases are over before a message of their own would be read.
+  std::string Interrupt(const char* phase);
+  // The end of Interrupt, which was called at `since_nanos`; a mark if that is long ago.
+  void Resume(const std::string& phase, int64_t since_nanos);
   // A step is finished; its times are sent when they are there, which on a GPU is later.
   void EndStep(const StepReport& report);
 
@@ -59,17 +63,20 @@ class Heartbeat {
 class InnerPhase {
  public:
   InnerPhase(Heartbeat* heartbeat, const char* phase)
-      : heartbeat_(heartbeat), outer_(heartbeat == nullptr ? "" : heartbeat->Interrupt(phase)) {}
+      : heartbeat_(heartbeat),
+        since_nanos_(Clock::Real().MonotonicNanos()),
+        outer_(heartbeat == nullptr ? "" : heartbeat->Interrupt(phase)) {}
   InnerPhase(const InnerPhase&) = delete;
   InnerPhase& operator=(const InnerPhase&) = delete;
   ~InnerPhase() {
     if (heartbeat_ != nullptr) {
-      heartbeat_->Interrupt(outer_);
+      heartbeat_->Resume(outer_, since_nanos_);
     }
   }
 
  private:
   Heartbeat* const heartbeat_;
+  const int64_t since_nanos_;
   const std::string outer_;
 };
 

@@ -163,6 +163,52 @@ TEST_F(HostRelays, WhenAHostIsLostWhatItHasStartedLosesItsInputAndIsLostHere) {
   EXPECT_TRUE(relays_.outer->has_ended());
 }
 
+TEST_F(HostRelays, AProcessHasEndedAlthoughOneThatItHasStartedWritesOn) {
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  const auto process = relays_.outer->Start({"sh", "-c", "yes & exit 4"});
+  AwaitEnd(*process);
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_EQ(WEXITSTATUS(end_->wait_status), 4);
+}
+
+TEST_F(HostRelays, OneThatWritesWithoutEndDoesNotHideAnother) {
+  ASSERT_NO_FATAL_FAILURE(Connect());
+  const auto flood = relays_.inner->Start({"yes"});
+  const auto other = relays_.inner->Start({"sh", "-c", "echo up; cat"});
+  std::string out;
+  EXPECT_TRUE(Await(relays_, console_, [&] {
+    std::string dropped;
+    flood->Move(true, dropped, err_);
+    other->Move(true, out, err_);
+    return out == "up\n";
+  }));
+  flood->Kill();
+  AwaitEnd(*flood);
+  ASSERT_TRUE(end_.has_value());
+  EXPECT_TRUE(WIFSIGNALED(end_->wait_status));
+}
+
+TEST_F(HostRelays, TheLimitOfOpenFilesIsRaisedForMoreProcesses) {
+  const std::string with_limit = "ulimit -Sn 32; exec \"$0\" node-agent";
+  relays_.outer =
+      std::make_unique<RelayLink>("n1", StartHere({"sh", "-c", with_limit, DTRAIN_PROGRAM}),
+                                  folder_.path(), Deadline::After(kBound));
+  ASSERT_TRUE(
+      Await(relays_, console_, [&] { return relays_.outer->state() == RelayLink::State::kReady; }));
+  std::vector<std::unique_ptr<AgentProcess>> processes(16);
+  for (auto& process : processes) {
+    process = relays_.outer->Start({"cat"});
+    process->Write("up");
+    std::string out;
+    std::string err;
+    EXPECT_TRUE(Await(relays_, console_, [&] {
+      process->Move(true, out, err);
+      return !out.empty() || !err.empty();
+    }));
+    EXPECT_EQ(out, "up") << err;
+  }
+}
+
 TEST_F(HostRelays, AnotherVersionStartsNothing) {
   HelloMessage hello;
   hello.version = "9.9.9";

@@ -2,6 +2,7 @@
 #include "launcher/jobs/job_status.h"
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -98,6 +99,16 @@ TEST(StatusTable, HasARowForEachRankAndEachNodeWithoutOne) {
             "    2  d?                    -          -  lost       silent for 900ms\n");
 }
 
+TEST(StatusTable, HasNoControlCharactersOfOthers) {
+  JobNodes job;
+  job.nodes.push_back({.node = {0, "a\x1b", 1}, .text = R"({"phase": "running", "ranks": [
+    {"rank": 0, "alive": true, "step": 1, "phase": "\u001b[2J"}]})"});
+  AddMembers({.rows = {{.node = {1, "b\r", 1}, .state = "spare\x1b", .why = "\x07"}}}, job);
+  for (const char c : StatusTable(StatusJson(job))) {
+    EXPECT_TRUE(c == '\n' || c >= ' ') << static_cast<int>(c);
+  }
+}
+
 TEST(StatusTable, OfOneNodeNamesNoNodes) {
   const Json status = *ParseJson(kOfNode1, "status");
   EXPECT_EQ(StatusTable(status),
@@ -119,7 +130,11 @@ TEST(JobNodes, WhatAnAgentTellsComesBackWhole) {
 }
 
 TEST(JobNodes, RefusesWhatIsNoAnswer) {
-  for (const char* const text : {"", "no such request", "{}", R"({"attempt": 1, "nodes": [{}]})"}) {
+  JobNodes too_many = TwoNodes();
+  too_many.nodes[1].node.ranks = 1 << 20;
+  const std::vector<std::string> texts = {"", "no such request", "{}",
+                                          R"({"attempt": 1, "nodes": [{}]})", too_many.Encode()};
+  for (const std::string& text : texts) {
     EXPECT_FALSE(JobNodes::Parse(text).ok()) << text;
   }
 }

@@ -1,11 +1,10 @@
 // The whole coordinator and its agents over simulated nodes, clock and network: messages are
 // delayed, sent twice, held back by cut links and lost with the processes that hold them. Agents
-// and coordinators die and come back. Safety: a number of an attempt has one world, no two attempts
-// train at once among those that hear each other, and no attempt is ended by the loss of a
-// coordinator that comes back. Liveness: when the faults have ended, all nodes that fit train.
+// and coordinators die and come back. Safety: nodes enter the world in whose start they were named,
+// no two attempts train at once among those that hear each other, and no attempt is ended by the
+// loss of a coordinator that comes back. Liveness: all nodes that fit train when the faults end.
 //
-// What the network may do follows from the launcher's, where an agent has one TCP connection to its
-// coordinator and makes no call again on another one:
+// An agent has one TCP connection to its coordinator and makes no call again on another one:
 // - A message comes once, in the order of its agent's messages, or is lost with a process or a
 //   connection. What is written while packets are lost comes when they get through again.
 // - A report comes twice if the coordinator changes while it is posted: with the join to the
@@ -23,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "launcher/nodes/coordinator_state.h"
@@ -90,6 +88,8 @@ class Simulation {
     size_t next_order = 0;   // The next one of that coordinator's.
     int64_t lost_at = 0;     // When it lost its coordinator; 0: it has one.
     int running = -1;        // The attempt of its ranks.
+    LobbyOrder begun;        // The order to start it.
+    bool has_met = false;    // It knows where the world of it meets.
     int64_t sent_until = 0;  // When the last of its messages arrives.
   };
   struct Letter {
@@ -125,6 +125,7 @@ class Simulation {
     ++term_;
     coordinator_ = std::make_unique<CoordinatorState>(options, absl::Milliseconds(900), now_);
     orders_.clear();
+    meetings_.clear();
     inbox_.clear();
     news_ = {.passed = absl::Nanoseconds(kTick)};
     Tell("coordinator ", term_, " starts");
@@ -319,10 +320,21 @@ class Simulation {
       SeekCoordinator(number);
       return;
     }
+    Meet(agent);
     while (agent.next_order < orders_.size() && orders_[agent.next_order].at <= now_) {
       agent.inbox.Take(orders_[agent.next_order++].order);
     }
     Obey(number);
+  }
+  // An agent may ask before it has read that it was given up.
+  void Meet(Agent& agent) {
+    const bool asks = agent.running >= 0 && !agent.has_met;
+    const auto meeting =
+        asks ? meetings_.find(MeetingKey(agent.begun.term, agent.running)) : meetings_.end();
+    if (meeting != meetings_.end()) {
+      agent.has_met = true;
+      EXPECT_EQ(meeting->second, agent.begun.names) << agent.name << " enters another world";
+    }
   }
 
   void SeekCoordinator(size_t number) {
@@ -374,28 +386,30 @@ class Simulation {
   void Begin(size_t number, const LobbyOrder& order) {
     Agent& agent = *nodes_[number].agent;
     agent.running = order.attempt;
+    agent.begun = order;
+    agent.has_met = false;
+    const auto begun = std::pair(order.term, order.attempt);
     if (number == 0) {
       BeginWorld(order);
     }
     for (const Node& node : nodes_) {
       const Agent* const other = node.agent.get();
       // One that is cut off, or that has not found the coordinator yet, may have ranks of a former
-      // attempt, whose number fences them. So may one that has not yet read that it was given up.
+      // attempt, which meets elsewhere. So may one that has not yet read that it was given up.
       const bool is_fenced = other == nullptr || other->running < 0 ||
-                             other->running >= order.attempt || node.cut != Cut::kNone ||
-                             other->term != term_ ||
+                             std::pair(other->begun.term, other->running) >= begun ||
+                             node.cut != Cut::kNone || other->term != term_ ||
                              std::count(order.names.begin(), order.names.end(), other->name) == 0;
       EXPECT_TRUE(is_fenced) << other->name << " still trains in attempt " << other->running
                              << " when " << order.attempt << " begins";
     }
   }
-  // The ranks of the other nodes start when node 0, which is in each world, serves their store. The
-  // number of an attempt that only others have heard of may come again when all of them are lost.
+  // Node 0, which is in each world, tells the others where its ranks meet. A number of which only
+  // others have heard may come again.
   void BeginWorld(const LobbyOrder& order) {
-    const auto [world, is_new] = worlds_.try_emplace(order.attempt, order.names);
-    EXPECT_EQ(world->second, order.names) << "attempt " << order.attempt << " has two worlds";
-    EXPECT_TRUE(is_new) << "attempt " << order.attempt << " begins twice";
-    newest_ = std::max(newest_, order.attempt);
+    EXPECT_GT(order.attempt, newest_) << "attempt " << order.attempt << " begins twice";
+    newest_ = order.attempt;
+    meetings_[MeetingKey(order.term, order.attempt)] = order.names;
     Tell("attempt ", order.attempt, " of ", order.names.size(), " nodes, term ", term_);
     EXPECT_GE(static_cast<int>(order.names.size()), options_.nodes_min);
     EXPECT_LE(static_cast<int>(order.names.size()), options_.nodes_max);
@@ -414,42 +428,27 @@ class Simulation {
     news_.gone.clear();
     coordinator_->Tick(now_);
     for (LobbyOrder& order : coordinator_->TakeOrders()) {
-      orders_.push_back({now_ + Delay(), AsRead(std::move(order))});
+      orders_.push_back({now_ + Delay(), simulation::AsRead(is_written_, std::move(order))});
+      orders_.back().order.term = term_;
     }
   }
   // Those that have arrived by now, and all of the agents whose connections have ended.
   void TakeLetters() {
-    if (inbox_.empty()) {
-      return;
+    const auto has_come = [this, &gone = news_.gone](const Letter& letter) {
+      return letter.at <= now_ || std::count(gone.begin(), gone.end(), letter.message.from) > 0;
+    };
+    for (Letter& letter : simulation::TakeLetters(inbox_, has_come)) {
+      news_.messages.push_back(simulation::AsRead(is_written_, std::move(letter.message)));
     }
-    std::stable_sort(inbox_.begin(), inbox_.end(),
-                     [](const Letter& a, const Letter& b) { return a.at < b.at; });
-    std::vector<Letter> rest;
-    for (Letter& letter : inbox_) {
-      if (letter.at <= now_ ||
-          std::count(news_.gone.begin(), news_.gone.end(), letter.message.from) > 0) {
-        news_.messages.push_back(AsRead(std::move(letter.message)));
-      } else {
-        rest.push_back(std::move(letter));
-      }
-    }
-    inbox_ = std::move(rest);
-  }
-  template <typename Message>
-  Message AsRead(Message message) const {
-    if (!is_written_) {
-      return message;
-    }
-    absl::StatusOr<Message> read = Message::Parse(message.Encode());
-    EXPECT_TRUE(read.ok()) << read.status();
-    return read.ok() ? *std::move(read) : message;
   }
 
   void CheckAllTrain() {
     const int fit = std::min(static_cast<int>(nodes_.size()), options_.nodes_max);
     int training = 0;
+    const Agent* const first = nodes_[0].agent.get();  // Null: it was sent away, which is told.
     for (const Node& node : nodes_) {
-      training += node.agent != nullptr && node.agent->running == newest_ ? 1 : 0;
+      const bool is_there = node.agent != nullptr && node.agent->running == newest_;
+      training += is_there && first != nullptr && node.agent->begun.term == first->begun.term;
     }
     EXPECT_EQ(training, fit) << "of " << nodes_.size() << " nodes in attempt " << newest_;
   }
@@ -466,8 +465,9 @@ class Simulation {
   int64_t term_ = 0;
   std::vector<SentOrder> orders_;  // The present coordinator's.
   std::vector<Letter> inbox_;
-  LobbyNews news_;                                  // Since its last look.
-  std::map<int, std::vector<std::string>> worlds_;  // By attempt.
+  LobbyNews news_;  // Since its last look.
+  // The worlds that node 0 has told of at the present coordinator, by keys.
+  std::map<std::string, std::vector<std::string>> meetings_;
   int newest_ = -1;
   int next_name_ = 0;
   int64_t step_ = 0;

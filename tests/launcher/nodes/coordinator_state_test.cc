@@ -292,6 +292,35 @@ TEST(CoordinatorState, AnAttemptThatNoneOfItsNodesHasHeardOfIsNoSuccess) {
   EXPECT_EQ(starts, 1);
 }
 
+// Two coordinators have begun attempts of the same number, the first one's with node 1, which was
+// cut off when the second one began its own.
+TEST(CoordinatorState, OfTwoAttemptsOfOneNumberThatOfTheLaterCoordinatorGoesOn) {
+  for (const bool old_comes_first : {false, true}) {
+    ElasticOptions options{.nodes_min = 2, .nodes_max = 2, .restarts_max = 5};
+    options.is_successor = true;
+    CoordinatorState coordinator(options, absl::Minutes(1), 0);
+    const auto join = [&coordinator](int number, int64_t term, int other) {
+      LobbyMessage message = Join(number, absl::StrCat("a", number));
+      message.memory = AttemptMemory{.attempt = 4, .term = term};
+      message.memory->nodes = {{0, "h0", 1}, {other, absl::StrCat("h", other), 1}};
+      coordinator.Take({.messages = {message}}, kSecond);
+    };
+    if (old_comes_first) {
+      join(1, /*term=*/10, 1);
+    }
+    join(0, /*term=*/20, 2);
+    join(2, /*term=*/20, 2);
+    if (!old_comes_first) {
+      join(1, /*term=*/10, 1);
+    }
+    const std::vector<LobbyOrder> orders = coordinator.TakeOrders();
+    ASSERT_EQ(orders.size(), 1U);
+    EXPECT_EQ(orders[0].kind, Kind::kDismiss);
+    EXPECT_THAT(orders[0].names, ElementsAre("a1"));
+    EXPECT_THAT(Told(coordinator.TakeNodes()).front(), "0 0 trains");
+  }
+}
+
 TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {
   ElasticOptions options{.nodes_min = 2, .nodes_max = 3};
   options.is_successor = true;

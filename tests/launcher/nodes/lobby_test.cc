@@ -139,6 +139,7 @@ TEST_F(LobbyTest, DrainsAreAnsweredByNameAndThenCarriedOut) {
   const auto first = Join(0);
   const auto second = Join(1);
   Next(*first);
+  Next(*second);
   const auto ask = [&](const std::string& target) {
     EXPECT_TRUE(first->Post({.kind = LobbyMessage::Kind::kDrain, .target = target}).ok());
     return *first->AwaitAnswer(kLong);
@@ -197,6 +198,8 @@ TEST_F(LobbyTest, ASuccessorOfTheCoordinatorLeadsTheAttemptThatRuns) {
   }
   const LobbyOrder start = Next(*third);
   EXPECT_EQ(start.attempt, 1);
+  EXPECT_GT(start.term, term);
+  EXPECT_EQ(start.term, third->memory().attempt->term) << "by which a later one knows its age";
   EXPECT_THAT(start.names, ElementsAre(first->name(), third->name()));
 }
 
@@ -278,13 +281,15 @@ TEST(LobbyMessages, AreReadAsTheyWereWritten) {
   message.report = {
       .attempt = 2, .code = 139, .stop_signal = 15, .durable_step = 7, .cannot_start = true};
   message.report.cause = RankEnd{.rank = 5, .signal = 11};
-  message.memory = AttemptMemory{.attempt = 2, .nodes = {message.node}, .report = message.report};
+  message.memory = AttemptMemory{
+      .attempt = 2, .term = int64_t{1} << 50, .nodes = {message.node}, .report = message.report};
   message.memory->failures = {.durable_step = 6, .last = "x", .alike = 1, .restarts_used = 2};
   const auto read = LobbyMessage::Parse(message.Encode());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->Encode(), message.Encode());
   EXPECT_EQ(read->report.cause->signal, 11);
   EXPECT_TRUE(read->report.cannot_start);
+  EXPECT_EQ(read->memory->term, int64_t{1} << 50);
   EXPECT_EQ(read->memory->failures.durable_step, 6);
   EXPECT_EQ(read->memory->report->code, 139);
   LobbyOrder order{.kind = LobbyOrder::Kind::kStart, .attempt = 4, .names = {"a", "b"}};

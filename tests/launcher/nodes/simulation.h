@@ -3,11 +3,15 @@
 
 #include <errno.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -54,6 +58,31 @@ void TellIf(bool is_told, int64_t now, const Words&... words) {
   if (is_told) {
     std::printf("%8.1f s  %s\n", static_cast<double>(now) * 1e-9, absl::StrCat(words...).c_str());
   }
+}
+
+// Takes those of `letters` out for which has_come is true, in the order of their times.
+template <typename Letter, typename HasCome>
+std::vector<Letter> TakeLetters(std::vector<Letter>& letters, const HasCome& has_come) {
+  std::stable_sort(letters.begin(), letters.end(),
+                   [](const Letter& a, const Letter& b) { return a.at < b.at; });
+  std::vector<Letter> come;
+  std::vector<Letter> rest;
+  for (Letter& letter : letters) {
+    (has_come(letter) ? come : rest).push_back(std::move(letter));
+  }
+  letters = std::move(rest);
+  return come;
+}
+
+// The message as its reader has it; is_written: by its text (lobby_messages.h).
+template <typename Message>
+Message AsRead(bool is_written, Message message) {
+  if (!is_written) {
+    return message;
+  }
+  absl::StatusOr<Message> read = Message::Parse(message.Encode());
+  EXPECT_TRUE(read.ok()) << read.status();
+  return read.ok() ? *std::move(read) : message;
 }
 
 // How many seeds a test plays.

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "tests/testing/agent_end.h"
 
 namespace dtrain::heartbeat_test {
@@ -76,16 +77,35 @@ TEST_F(HeartbeatTest, ManyMicroBatchesTakeFewMessages) {
   EXPECT_EQ(messages.back().marks, messages.size()) << "what was not sent is no progress";
 }
 
-TEST_F(HeartbeatTest, APhaseInsideAnotherIsToldThoughItComesAgain) {
+TEST_F(HeartbeatTest, AShortPhaseInsideAnotherSendsNothingAndALongOneIsProgress) {
   Heartbeat heartbeat(channel_, 1);
-  heartbeat.Mark("forward", 3);
   heartbeat.Mark("backward", 3);
-  heartbeat.Mark("forward", 3);  // Too soon to be sent, but the phase that is returned to.
   Arrived();
+  const int64_t begin = Clock::Real().MonotonicNanos();
   { const InnerPhase save(&heartbeat, "save"); }
-  EXPECT_EQ(PhasesOf(Arrived()).back(), "forward");
-  { const InnerPhase save(&heartbeat, "save"); }
-  EXPECT_THAT(PhasesOf(Arrived()), ElementsAre("save", "forward"));
+  const absl::Duration took = absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin);
+  EXPECT_EQ(Arrived().size(), took < kMarksApart ? 0U : 1U);
+  {
+    const InnerPhase save(&heartbeat, "save");
+    const Deadline end = Deadline::After(kMarksApart);
+    while (!end.Expired()) {  // The phase is that long.
+    }
+  }
+  const std::vector<AgentMessage> messages = Arrived();
+  EXPECT_THAT(PhasesOf(messages), ElementsAre("backward"));
+  EXPECT_EQ(messages.back().step, 3);
+}
+
+TEST_F(HeartbeatTest, TheRegularBeatsNameAPhaseInsideAnother) {
+  Heartbeat heartbeat(channel_, 1);
+  heartbeat.Mark("backward", 3);
+  Arrived();
+  const InnerPhase save(&heartbeat, "save");
+  heartbeat.Start({.slow_s = 1});
+  const absl::StatusOr<AgentMessage> beat = AgentMessage::Parse(agent_.Receive());
+  ASSERT_TRUE(beat.ok()) << beat.status();
+  EXPECT_EQ(beat->phase, "save");
+  EXPECT_EQ(beat->marks, 1U);
 }
 
 TEST_F(HeartbeatTest, TheRegularBeatsNameThePhaseThatWasNotSent) {
