@@ -20,7 +20,7 @@ namespace dtrain::launcher {
 
 // How such a process ended.
 struct ProcessEnd {
-  int wait_status = 0;   // What waitpid gives.
+  int wait_status = 0;   // The status that waitpid gives.
   std::string why_lost;  // "": it ended by itself. Else the host that ran it was lost, and why.
 };
 

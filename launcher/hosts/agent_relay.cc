@@ -124,17 +124,13 @@ void AgentRelay::TakeSignals() {
 }
 
 void AgentRelay::ReadFrames() {
-  pollfd entry{STDIN_FILENO, POLLIN, 0};
-  if (starter_lost_ || poll(&entry, 1, 0) <= 0) {
+  if (starter_lost_) {
     return;
   }
-  std::array<char, 4096> chunk{};
-  const ssize_t n = read(STDIN_FILENO, chunk.data(), chunk.size());
-  if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) {
+  if (!parts_.reader.ReadFrom(STDIN_FILENO)) {
     LoseStarter();
     return;
   }
-  parts_.reader.Add(absl::string_view(chunk.data(), n > 0 ? static_cast<size_t>(n) : 0));
   TakeFrames();
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "absl/strings/str_format.h"
@@ -28,6 +29,19 @@ std::string EncodeFrame(FrameKind kind, absl::string_view payload) {
   frame.push_back(static_cast<char>(kind));
   frame.append(payload.data(), payload.size());
   return frame;
+}
+
+bool FrameReader::ReadFrom(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  if (poll(&entry, 1, 0) <= 0) {
+    return true;
+  }
+  std::array<char, 65536> chunk{};
+  const ssize_t n = read(fd, chunk.data(), chunk.size());
+  if (n > 0) {
+    Add(absl::string_view(chunk.data(), static_cast<size_t>(n)));
+  }
+  return n > 0 || (n < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
 absl::StatusOr<std::optional<Frame>> FrameReader::Next() {

@@ -53,6 +53,8 @@ class FrameReader {
     done_ = 0;
     bytes_.append(bytes.data(), bytes.size());
   }
+  // Adds what `fd` has now, without waiting. False: its stream has ended.
+  bool ReadFrom(int fd);
   // The next frame; nothing when more bytes are needed. InvalidArgument: an unknown kind, a length
   // beyond kFrameBytesMax, or no preamble in the first 64 KiB; it is given again at each call.
   absl::StatusOr<std::optional<Frame>> Next();

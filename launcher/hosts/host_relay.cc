@@ -3,8 +3,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -51,17 +49,13 @@ void HostRelay::Wait() {
 }
 
 void HostRelay::ReadFrames() {
-  pollfd entry{STDIN_FILENO, POLLIN, 0};
-  if (starter_lost_ || poll(&entry, 1, 0) <= 0) {
+  if (starter_lost_) {
     return;
   }
-  std::array<char, 65536> chunk{};
-  const ssize_t n = read(STDIN_FILENO, chunk.data(), chunk.size());
-  if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) {
+  if (!reader_.ReadFrom(STDIN_FILENO)) {
     LoseStarter();
     return;
   }
-  reader_.Add(absl::string_view(chunk.data(), n > 0 ? static_cast<size_t>(n) : 0));
   TakeFrames();
 }
 
@@ -130,7 +124,7 @@ void HostRelay::MoveProcesses() {
 
 void HostRelay::LoseStarter() {
   starter_lost_ = true;
-  to_starter_.Close();  // What the processes write is read on, so that they can end.
+  to_starter_.Close();  // The processes' output is read on, so that they can end.
   for (const auto& [channel, process] : processes_) {
     process->CloseInput();
   }

@@ -17,16 +17,16 @@ namespace dtrain::launcher {
 struct NodeAnswer {
   ElasticNode node;
   bool has_ranks = true;                 // In the attempt that runs.
-  std::string state = "trains";          // As LobbyNodes::Row::state.
-  std::string why = {};                  // Of the state.
-  std::optional<std::string> text = {};  // What its agent says of its ranks; nothing: no answer.
+  std::string state = "trains";          // LobbyNodes::Row::state has the others.
+  std::string why = {};                  // The reason of a loss.
+  std::optional<std::string> text = {};  // Its agent's words; nothing: no answer.
 };
 
-// What one agent has learnt of the nodes of its job, for a command of its host.
+// The nodes of a job as one of its agents knows them, for a command of its host.
 struct JobNodes {
   int attempt = -1;                    // -1: none runs.
   std::vector<NodeAnswer> nodes = {};  // Those with ranks first, in the order of their ranks.
-  std::string note = {};               // What could not be learnt, and why.
+  std::string note = {};               // Says why something could not be learnt.
 
   std::string Encode() const;
   static absl::StatusOr<JobNodes> Parse(absl::string_view text);

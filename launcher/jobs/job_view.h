@@ -8,7 +8,7 @@
 
 namespace dtrain::launcher {
 
-// What the agent of this host says of its own ranks: "attempt", "world_size", "phase" and "ranks".
+// How this host's agent describes its own ranks: "attempt", "world_size", "phase" and "ranks".
 // Unavailable: it has none at the moment.
 absl::StatusOr<Json> AskOwnNode(const JobFacts& job);
 

@@ -141,7 +141,7 @@ class ElasticJob {
     int place = -1;  // In world(); -1: it is not in it.
     bool is_leaving = false;
   };
-  // Of all nodes that the job has: those of the world by their places, then the others.
+  // All nodes that the job has: those of the world by their places, then the others.
   std::vector<Standing> Standings() const;
   bool has_ended() const { return phase_ == Phase::kEnded; }
 
@@ -159,7 +159,7 @@ class ElasticJob {
 
   struct Attempt {
     int number = 0;
-    int64_t term = 0;             // Of the coordinator that began it, if it is adopted.
+    int64_t term = 0;             // The term of the coordinator that began it, if it is adopted.
     std::vector<int> world = {};  // Ids, by node rank.
     std::vector<std::string> lost = {};
     std::map<int, Member> gone = {};  // Those of the world that left behind their reports.

@@ -80,7 +80,7 @@ class WrittenModel {
   struct Item {
     StoredTensor stored;
     bool is_mine = false;  // Else it is gathered for others.
-    // As the last snapshot has it, of the type `type` of LibTorch.
+    // The entry that the last snapshot has, of the type `type` of LibTorch.
     checkpoint::NamedTensor last;
     at::ScalarType type = at::ScalarType::Undefined;
   };
@@ -92,7 +92,7 @@ class WrittenModel {
   const EngineState& state_;
   const RankPlace place_;
   std::vector<Item> items_;
-  int64_t copied_bytes_ = 0;  // Of gathered tensors that this rank writes.
+  int64_t copied_bytes_ = 0;  // The bytes of gathered tensors that this rank writes.
 };
 
 // The tensors of a model that are read.

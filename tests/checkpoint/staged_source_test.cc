@@ -95,6 +95,15 @@ std::vector<size_t> Order(uint64_t seed) {
   return order;
 }
 
+std::vector<BytesStay> DrawnStays(uint64_t seed) {
+  std::vector<BytesStay> stays;
+  SplitMix64 random(seed);
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    stays.push_back(static_cast<BytesStay>(random.Next() % 3));
+  }
+  return stays;
+}
+
 const std::vector<BytesStay> kAllLive(std::size(kSizes), BytesStay::kUntilUpdate);
 
 // The pool in segments; the stream of all tensors has eight.
@@ -107,11 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Pools, StagedSourceTest, ::testing::Values(0, 1, 2, 7, 
 TEST_P(StagedSourceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Owner owner(seed);
-    std::vector<BytesStay> stay;
-    SplitMix64 random(seed);
-    for (size_t i = 0; i < owner.tensors.size(); ++i) {
-      stay.push_back(static_cast<BytesStay>(random.Next() % 3));
-    }
+    const std::vector<BytesStay> stay = DrawnStays(seed);
     StagedSource source(owner.Snapshot(stay), pool_);
     owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
     std::vector<Bytes> written;
@@ -349,11 +354,7 @@ INSTANTIATE_TEST_SUITE_P(Pools, StagedFromDeviceTest, ::testing::Values(0, 2, 7,
 TEST_P(StagedFromDeviceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
   for (const uint64_t seed : {1U, 2U, 3U, 6U}) {
     Owner owner(seed);
-    std::vector<BytesStay> stay;
-    SplitMix64 random(seed);
-    for (size_t i = 0; i < owner.tensors.size(); ++i) {
-      stay.push_back(static_cast<BytesStay>(random.Next() % 3));
-    }
+    const std::vector<BytesStay> stay = DrawnStays(seed);
     StagedSource source(OnDevice(owner.Snapshot(seed % 3 == 0 ? kAllLive : stay), seed % 3 == 0),
                         pool_);
     if (seed % 3 != 0) {

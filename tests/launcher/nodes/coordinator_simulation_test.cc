@@ -345,7 +345,7 @@ class Simulation {
       EndAttempt(node, {.code = 75});
     }
     if (coordinator_ != nullptr && node.cut == Cut::kNone && Rarely(3)) {
-      if (agent.running < 0) {  // As an agent of the launcher: a new one with the memory.
+      if (agent.running < 0) {  // The launcher makes a new agent with the memory.
         StartAgent(number, agent.inbox.memory());
       }
       Join(number);

@@ -201,7 +201,7 @@ TEST(RemoteTierTest, ADamagedCopyIsPassedOverForTheOneBefore) {
               AllOf(HasSubstr(FileOf(remote.path(), 6, kState)), HasSubstr("none is whole"),
                     HasSubstr("--fresh")));
   EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), ::testing::IsEmpty());
-  FlipAByte(FileOf(remote.path(), 4, kState));  // As it was.
+  FlipAByte(FileOf(remote.path(), 4, kState));  // It is again as it was.
   EXPECT_THAT(TrainOn(folder.path(), more), Each(absl::OkStatus()));
   EXPECT_EQ(Resumed(folder.path()), 4);
   EXPECT_THAT(StepsIn(folder.path() + "/checkpoints"), Contains(8));
