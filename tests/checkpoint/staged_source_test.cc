@@ -95,6 +95,23 @@ std::vector<size_t> Order(uint64_t seed) {
   return order;
 }
 
+// The tensors as a thread writes them while this one lets `update` come.
+std::vector<Bytes> WrittenBeside(StagedSource& source, uint64_t seed,
+                                 absl::FunctionRef<void()> update) {
+  std::vector<Bytes> written;
+  std::thread writer([&] {
+    if (seed % 2 == 0) {
+      source.CopyAhead();
+    }
+    written = ReadAll(source, Order(seed));
+    source.Close();
+  });
+  source.LetUpdate();
+  update();
+  writer.join();
+  return written;
+}
+
 std::vector<BytesStay> DrawnStays(uint64_t seed) {
   std::vector<BytesStay> stays;
   SplitMix64 random(seed);
@@ -119,17 +136,8 @@ TEST_P(StagedSourceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
     const std::vector<BytesStay> stay = DrawnStays(seed);
     StagedSource source(owner.Snapshot(stay), pool_);
     owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
-    std::vector<Bytes> written;
-    std::thread writer([&] {
-      if (seed % 2 == 0) {
-        source.CopyAhead();
-      }
-      written = ReadAll(source, Order(seed));
-      source.Close();
-    });
-    source.LetUpdate();
-    owner.Change(stay, BytesStay::kUntilUpdate);
-    writer.join();
+    const std::vector<Bytes> written =
+        WrittenBeside(source, seed, [&] { owner.Change(stay, BytesStay::kUntilUpdate); });
     EXPECT_EQ(written, owner.before) << "seed " << seed;
     EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
   }
@@ -360,18 +368,10 @@ TEST_P(StagedFromDeviceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
     if (seed % 3 != 0) {
       owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
     }
-    std::vector<Bytes> written;
-    std::thread writer([&] {
-      if (seed % 2 == 0) {
-        source.CopyAhead();
-      }
-      written = ReadAll(source, Order(seed));
-      source.Close();
+    const std::vector<Bytes> written = WrittenBeside(source, seed, [&] {
+      device_->Run();  // The device's next work comes behind the copies.
+      owner.Change(seed % 3 == 0 ? kAllLive : stay, BytesStay::kUntilUpdate);
     });
-    source.LetUpdate();
-    device_->Run();  // What the device is given next comes behind the copies.
-    owner.Change(seed % 3 == 0 ? kAllLive : stay, BytesStay::kUntilUpdate);
-    writer.join();
     EXPECT_EQ(written, owner.before) << "seed " << seed;
     EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
   }
