@@ -7,29 +7,19 @@
 #include <csignal>
 #include <cstdio>
 #include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/console/command_line.h"
-#include "base/deadline.h"
 #include "base/status.h"
 #include "base/system/resource_limits.h"
 #include "base/text/text.h"
 #include "base/unique_fd.h"
-#include "comm/net/job_key.h"
 #include "comm/net/socket.h"
 #include "launcher/bind_node.h"
-#include "launcher/hosts/host_answers.h"
-#include "launcher/hosts/host_link.h"
-#include "launcher/hosts/host_plan.h"
-#include "launcher/hosts/host_routes.h"
 #include "launcher/ranks/rank_end.h"
-#include "launcher/ranks/signals.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -46,77 +36,35 @@ constexpr absl::Duration kGiveUpTime = absl::Seconds(10);
 constexpr absl::Duration kHangUpTime = absl::Seconds(2);
 constexpr absl::Duration kFirstNotice = absl::Seconds(4);
 constexpr absl::Duration kNextNotice = absl::Seconds(30);
-// A lost host of an elastic job is tried again after this.
-constexpr absl::Duration kRetryTime = absl::Seconds(10);
 constexpr int kShowMs = 10'000;
 
-// Whether the agent of an elastic job's host has ended because it is done with the job, or would be
-// refused again.
-bool HasLeft(const HostEnd& end) {
-  return !end.lost && (end.code == kExitOk || end.code == kExitTerminated ||
-                       end.code == kExitInterrupted || end.code == kExitUsage);
+// Keeps the numbers 0 to 2 for the standard streams, also where one was closed.
+void FillStandardStreams() {
+  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= 2) {
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  }
+  UniqueFd(fd).reset();
 }
 
-class Starter {
- public:
-  Starter(const LaunchOptions& options, std::vector<HostPlan> plans, const comm::JobKey& key,
-          SignalSource& signals);
-
-  // The job's exit code, or why nothing was started.
-  absl::StatusOr<int> Run();
-
- private:
-  using State = HostLink::State;
-
-  void Step();
-  absl::Status StartMore();
-  absl::Status StartHost(HostLink& link, int way);
-  void Wait();
-  void TakeSignals();
-  void TakeEnds();
-  void OnEnd(size_t node);
-  void HangUpAll();
-  void SayWhoIsMissing();
-  bool AllHaveAnswered() const;
-  std::vector<HostAnswer> Answers() const;
-  absl::Status MeetFirst();
-  void LeaveOutSilent(std::vector<HostAnswer>& answers);
-  void MeetOthers();
-  void OnEndOfElastic(size_t node);
-  void TakeBack();
-  void StopLate();
-  void EndAll();
-  int Count(State state) const;
-  bool NoneRuns() const {
-    return Count(State::kEnded) + Count(State::kWaiting) == static_cast<int>(links_.size());
+absl::StatusOr<int> StartAll(const LaunchOptions& options, const Environment& environment) {
+  constexpr uint64_t kFilesOfHost = 4;
+  DT_ASSIGN_OR_RETURN(std::vector<HostPlan> plans, PlanHosts(options, environment));
+  if (options.hosts.dry_run) {
+    std::fputs(DescribePlans(plans).c_str(), stdout);
+    if (!options.network_profile.empty()) {
+      const NodeBinding binding = BindNode(options, plans.front().job.environment, 1);
+      std::fputs(DescribeNetwork(options.network_profile, binding.network).c_str(), stdout);
+    }
+    return kExitOk;
   }
-  static bool Passed(const std::optional<Deadline>& deadline) {
-    return deadline.has_value() && deadline->Expired();
-  }
-  void Say(const std::string& text) {
-    console_.err.Add(absl::StrCat("dtrain launch: ", text, "\n"));
-  }
+  AllowOpenFiles(kFilesOfHost * plans.size());
+  DT_ASSIGN_OR_RETURN(SignalSource signals, SignalSource::Create(options.signals));
+  DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Generate());
+  return Starter(options, std::move(plans), key, signals).Run();
+}
 
-  const LaunchOptions& options_;
-  const std::string token_;
-  SignalSource& signals_;
-  const bool is_elastic_;
-  HostRoutes routes_;            // Before links_, whose processes it may run.
-  std::vector<HostLink> links_;  // By node rank.
-  std::vector<HostEnd> ends_;
-  std::vector<std::optional<Deadline>> retries_;  // When a lost host is tried again.
-  StarterConsole console_;
-  int received_ = 0;  // Stop signals.
-  int first_signal_ = 0;
-  int ended_ = 0;            // Number of hosts that have ended.
-  bool begun_ = false;       // All hosts can start, and node 0 was told to.
-  bool others_met_ = false;  // The others were told too.
-  bool stopped_late_ = false;
-  bool hung_up_ = false;
-  Deadline next_notice_ = Deadline::After(kFirstNotice);
-  std::optional<Deadline> others_end_;  // Set by the first failure.
-  std::optional<Deadline> give_up_;     // Set by the second signal.
-};
+}  // namespace
 
 Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, const comm::JobKey& key,
                  SignalSource& signals)
@@ -124,7 +72,8 @@ Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, cons
       token_(reinterpret_cast<const char*>(key.secret_bytes().data()), key.secret_bytes().size()),
       signals_(signals),
       is_elastic_(options.nodes_min < options.nodes),
-      routes_(plans, std::min(kRelayTime, options.join_timeout / 3)) {
+      routes_(plans, std::min(kRelayTime, options.join_timeout / 3)),
+      next_notice_(Deadline::After(kFirstNotice)) {
   for (HostPlan& plan : plans) {
     links_.emplace_back(std::move(plan));
   }
@@ -259,64 +208,15 @@ void Starter::OnEnd(size_t node) {
   }
   // After a stop signal a host may take its time to save.
   if (received_ == 0 && (end.lost || end.code != kExitOk)) {
-    others_end_ = others_end_.value_or(Deadline::After(kOthersTime));
+    EndOthersSoon();
   }
   if (!others_met_) {  // The nodes cannot meet any more.
     HangUpAll();
   }
 }
 
-// The job goes on without a host, unless that has the coordinator.
-void Starter::OnEndOfElastic(size_t node) {
-  const HostEnd& end = ends_[node];
-  if (node == 0) {
-    others_end_ = others_end_.value_or(Deadline::After(kOthersTime));
-    for (const HostLink& link : links_) {
-      if (link.state() == State::kGreeting) {
-        link.Kill();
-      }
-    }
-    if (!others_met_) {
-      HangUpAll();
-    }
-  } else if (received_ == 0 && !others_end_.has_value() && !HasLeft(end)) {
-    Say(absl::StrFormat("host %s is tried again in %s", links_[node].plan().host,
-                        absl::FormatDuration(kRetryTime)));
-    retries_[node] = Deadline::After(kRetryTime);
-  }
-}
-
-// Starts lost hosts again when they can be reached, and lets them in as the nodes that they were.
-void Starter::TakeBack() {
-  if (!is_elastic_ || !others_met_ || received_ > 0 || others_end_.has_value()) {
-    return;
-  }
-  routes_.Connect().IgnoreError();  // Those behind are tried again, in another way.
-  for (size_t node = 1; node < links_.size(); ++node) {
-    HostLink& link = links_[node];
-    if (Passed(retries_[node])) {
-      retries_[node].reset();
-      link = HostLink(HostPlan(link.plan()));
-      const std::optional<int> way = routes_.WayTo(link.plan());
-      if (!way.has_value() || !StartHost(link, *way).ok()) {
-        retries_[node] = Deadline::After(kRetryTime);
-      }
-    }
-    if (link.state() != State::kReady) {
-      continue;
-    }
-    const HelloMessage& first = links_.front().hello();
-    if (link.hello().error.empty() && link.hello().version == first.version &&
-        link.hello().digest == first.digest) {
-      Say(absl::StrFormat("host %s is back", link.plan().host));
-      link.Meet(links_.front().serving());
-    } else {
-      Say(absl::StrFormat("host %s is back with another dtrain or program, and stays out: %s",
-                          link.plan().host, Printable(link.hello().error)));
-      link.HangUp();
-    }
-  }
-}
+// After a failure.
+void Starter::EndOthersSoon() { others_end_ = others_end_.value_or(Deadline::After(kOthersTime)); }
 
 void Starter::HangUpAll() {
   hung_up_ = true;
@@ -376,33 +276,6 @@ absl::Status Starter::MeetFirst() {
   return absl::OkStatus();
 }
 
-// A job that can do without them starts without the hosts that do not answer, but for the first,
-// which has the coordinator. They are taken in when they come.
-void Starter::LeaveOutSilent(std::vector<HostAnswer>& answers) {
-  std::vector<HostAnswer> heard;
-  std::vector<std::string> silent;
-  for (const HostAnswer& answer : answers) {
-    if (answer.silence.empty()) {
-      heard.push_back(answer);
-    } else {
-      silent.push_back(absl::StrFormat("%s (%s)", answer.host, Printable(WhySilent(answer))));
-    }
-  }
-  if (silent.empty() || !answers.front().silence.empty() ||
-      static_cast<int>(heard.size()) < options_.nodes_min) {
-    return;
-  }
-  Say(absl::StrFormat("%d of %d hosts do not answer, and the job starts without them: %s%s",
-                      silent.size(), answers.size(), absl::StrJoin(silent, ", "),
-                      FanoutHint(answers)));
-  answers = std::move(heard);
-  for (size_t node = 1; node < links_.size(); ++node) {
-    if (links_[node].state() == State::kEnded || links_[node].state() == State::kWaiting) {
-      retries_[node] = Deadline::After(kRetryTime);
-    }
-  }
-}
-
 void Starter::MeetOthers() {
   if (others_met_ || links_.front().serving().empty()) {
     return;
@@ -457,34 +330,6 @@ int Starter::Count(State state) const {
       std::count_if(links_.begin(), links_.end(),
                     [state](const HostLink& link) { return link.state() == state; }));
 }
-
-// Keeps the numbers 0 to 2 for the standard streams, also where one was closed.
-void FillStandardStreams() {
-  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  while (fd >= 0 && fd <= 2) {
-    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  }
-  UniqueFd(fd).reset();
-}
-
-absl::StatusOr<int> StartAll(const LaunchOptions& options, const Environment& environment) {
-  constexpr uint64_t kFilesOfHost = 4;
-  DT_ASSIGN_OR_RETURN(std::vector<HostPlan> plans, PlanHosts(options, environment));
-  if (options.hosts.dry_run) {
-    std::fputs(DescribePlans(plans).c_str(), stdout);
-    if (!options.network_profile.empty()) {
-      const NodeBinding binding = BindNode(options, plans.front().job.environment, 1);
-      std::fputs(DescribeNetwork(options.network_profile, binding.network).c_str(), stdout);
-    }
-    return kExitOk;
-  }
-  AllowOpenFiles(kFilesOfHost * plans.size());
-  DT_ASSIGN_OR_RETURN(SignalSource signals, SignalSource::Create(options.signals));
-  DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Generate());
-  return Starter(options, std::move(plans), key, signals).Run();
-}
-
-}  // namespace
 
 int StartOnHosts(const LaunchOptions& options, const Environment& environment) {
   FillStandardStreams();
