@@ -15,6 +15,7 @@
 #include "base/job_env.h"
 #include "base/status.h"
 #include "base/system/cgroup.h"
+#include "base/system/constant_pages.h"
 #include "base/system/hidden_tiles.h"
 #include "dtrain/warm_start.h"
 
@@ -52,6 +53,7 @@ absl::Status FindModel(const char* program, ReadingOptions& options) {
 
 void PrepareToCompute(const ReadingOptions& options) {
   dtrain::AvoidHiddenTiles(/*tell=*/true);
+  dtrain::MapConstantPages();
   if (options.threads > 0) {
     at::set_num_threads(options.threads);
   } else if (!dtrain::ThreadsAreChosen(dtrain::ReadEnvironment())) {

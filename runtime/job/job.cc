@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/system/cgroup.h"
+#include "base/system/constant_pages.h"
 #include "base/system/crash_stack.h"
 #include "base/system/hidden_tiles.h"
 #include "base/system/kept_heap.h"
@@ -240,6 +241,7 @@ absl::Status SetUpLibTorch(const Job::State& state, const Environment& environme
     SleepBetweenOperations(CpuQuota());
   }
   DT_RETURN_IF_ERROR(CheckThreads(at::get_num_threads()));
+  MapConstantPages();
   at::globalContext().setDeterministicAlgorithms(state.config->deterministic(), true);
   // Filling each new tensor with NaN would show its reads; it changes no bits of a right program.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
