@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 #include "runtime/plan/data/token_corpus.h"
 #include "runtime/plan/data/token_sampler.h"
@@ -67,9 +68,5 @@ int main(int argc, char** argv) {
     return 64;
   }
   options.files.assign(argv + 3, argv + argc);
-  const absl::Status status = dtrain::bench::Run(options);
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  }
-  return status.ok() ? 0 : 1;
+  return dtrain::EndOf("reading_speed", dtrain::bench::Run(options));
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/console/command_line.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "runtime/plan/tokenizer/tokenizer.h"
@@ -79,9 +80,5 @@ int main(int argc, char** argv) {
   }
   options.tokenizer = argv[1];
   options.files.assign(argv + 4, argv + argc);
-  const absl::Status status = dtrain::bench::Run(options);
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  }
-  return status.ok() ? 0 : 1;
+  return dtrain::EndOf("tokenizer_speed", dtrain::bench::Run(options));
 }

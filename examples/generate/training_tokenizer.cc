@@ -33,7 +33,7 @@ bool IsCorpusOfBytes(const std::string& folder) {
 bool HasVocabulary(const NamedTexts& files) {
   return std::any_of(files.begin(), files.end(), [](const auto& file) {
     return file.first == "tokenizer.json" || file.first == "tokenizer.model" ||
-           absl::EndsWith(file.first, ".tiktoken");
+           file.first == "tekken.json" || absl::EndsWith(file.first, ".tiktoken");
   });
 }
 

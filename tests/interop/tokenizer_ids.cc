@@ -1,8 +1,7 @@
 // Encodes texts for tests of tokenizers: `tokenizer_ids PATH plain|template|fast PATTERN`. Standard
 // input has texts, each behind its length (u32); standard output gets for each the number of its
 // tokens, the tokens, and the text that they decode to behind its length. "template" adds the
-// tokens around a text; "fast" does not decode token by token too. Exits with 1 and a line on an
-// error.
+// tokens around a text; "fast" does not decode token by token too.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/console/command_line.h"
 #include "base/status.h"
 #include "runtime/plan/tokenizer/tokenizer.h"
 
@@ -75,9 +75,6 @@ int main(int argc, char** argv) {
   dtrain::plan::EncodeOptions options;
   const std::string mode = argv[2];
   options.add_template = mode == "template";
-  const absl::Status status = dtrain::plan::Run(argv[1], argv[3], options, mode != "fast");
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  }
-  return status.ok() ? 0 : 1;
+  return dtrain::EndOf("tokenizer_ids",
+                       dtrain::plan::Run(argv[1], argv[3], options, mode != "fast"));
 }

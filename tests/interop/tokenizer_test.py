@@ -4,7 +4,6 @@ import base64
 import glob
 import json
 import os
-import struct
 import subprocess
 import tempfile
 import unittest
@@ -15,6 +14,7 @@ from time_bounds import bound_s
 try:
     import tokenizers
     import tokenizer_kinds
+    from tokenizer_texts import BATCH_DOCUMENTS, encoded, long_documents
 except ImportError:
     tokenizers = None
 try:
@@ -24,66 +24,10 @@ except ImportError:
     sentencepiece = tiktoken = None
 
 BIN = os.environ["DTRAIN_BIN"]
-IDS = os.environ["DTRAIN_TOKENIZER_IDS"]
 SOURCE = os.environ["DTRAIN_SOURCE"]
 SEED = 20261126
 LONG = "DTRAIN_TEST_LONG" in os.environ
 TEXTS = 100000 if LONG else 3000
-# The long comparison: of this machine's files, in many languages and with programs among them, and of texts that are
-# hard to cut.
-ALL_BYTES, FILE_BYTES, DOCUMENT_BYTES, BATCH_DOCUMENTS = 100 << 20, 60 << 20, 50000, 80
-FOLDERS = ("/usr/share/locale", "/usr/include", "/usr/lib/python3", "/usr/share/doc", "/usr/share/i18n", "/usr/lib")
-
-
-def files_below(folder):
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            if os.path.isfile(f"{place}/{name}") and not os.path.islink(f"{place}/{name}"):
-                yield f"{place}/{name}"
-
-
-def documents_of_files():
-    """FILE_BYTES of documents, the same amount of each folder as long as it has that much."""
-    found, size = [], 0
-    for i, folder in enumerate(FOLDERS):
-        end = size + (FILE_BYTES - size) // (len(FOLDERS) - i)
-        for path in files_below(folder):
-            if size >= end:
-                break
-            with open(path, "rb") as file:
-                data = file.read(min(1 << 20, end - size))
-            size += len(data)
-            found += [data[at:at + DOCUMENT_BYTES] for at in range(0, len(data), DOCUMENT_BYTES)]
-    return found
-
-
-def hard_documents(size_min):
-    """Documents whose parts are texts that are hard to cut."""
-    found, size = [], 0
-    while size < size_min:
-        texts = tokenizer_kinds.hard_texts(20000, SEED + 2 + len(found))
-        found += [b"".join(texts[at:at + 500]) for at in range(0, len(texts), 500)]
-        size += sum(map(len, texts))
-    return found
-
-
-def encoded(path, texts, template, pattern="", mode=None):
-    """[(ids, decoded text)] by dtrain."""
-    frames = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    command = [IDS, path, mode or ("template" if template else "plain"), pattern]
-    result = subprocess.run(command, input=frames, capture_output=True, check=False, timeout=bound_s(300))
-    if result.returncode != 0:
-        raise AssertionError(result.stderr.decode(errors="replace"))
-    rows, at, out = [], 0, result.stdout
-    while at < len(out):
-        count, = struct.unpack_from("<I", out, at)
-        ids = list(struct.unpack_from(f"<{count}I", out, at + 4))
-        at += 4 + 4 * count
-        length, = struct.unpack_from("<I", out, at)
-        rows.append((ids, out[at + 4:at + 4 + length].decode()))
-        at += 4 + length
-    return rows
 
 
 class Tokenizers(unittest.TestCase):
@@ -156,8 +100,7 @@ class Tokenizers(unittest.TestCase):
 
     if LONG:
         def test_tokens_of_100_megabytes_are_those_of_tokenizers(self):
-            documents = documents_of_files()
-            documents += hard_documents(ALL_BYTES - sum(map(len, documents)))
+            documents = long_documents(SEED + 2)
             for name, make in tokenizer_kinds.makers(self.corpus).items():
                 path, count = f"{self.folder.name}/{name} long.json", 0
                 with self.subTest(name):

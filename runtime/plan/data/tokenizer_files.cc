@@ -30,6 +30,7 @@ constexpr size_t kNameBytesMax = 128;
 // The files of which one is the vocabulary, and those that stand beside it.
 constexpr const char* kVocabularies[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
                                          "merges.txt"};
+constexpr absl::string_view kTekken = "tekken.json";  // Large: kept where there is no other.
 constexpr const char* kSettings[] = {"tokenizer_config.json", "special_tokens_map.json",
                                      "added_tokens.json", "chat_template.jinja",
                                      "generation_config.json"};
@@ -46,13 +47,14 @@ absl::Status AddIfThere(const std::string& folder, const std::string& name, Name
   return fs::is_regular_file(path, error) ? Add(path, name, files) : absl::OkStatus();
 }
 
-// In the order of their names; Tokenizer::Load refuses a folder with several.
-std::vector<std::string> TiktokenFiles(const std::string& folder) {
+// Mistral's tekken.json and tiktoken's files, in the order of their names. Tokenizer::Load refuses
+// a folder with several of the latter.
+std::vector<std::string> RankFiles(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (auto walk = fs::directory_iterator(folder, error);
        !error && walk != fs::directory_iterator(); walk.increment(error)) {
-    if (walk->path().extension() == ".tiktoken") {
+    if (walk->path().extension() == ".tiktoken" || walk->path().filename().string() == kTekken) {
       names.push_back(walk->path().filename().string());
     }
   }
@@ -67,7 +69,7 @@ bool IsTokenizerFile(const std::string& name) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
   };
   return std::any_of(std::begin(kVocabularies), std::end(kVocabularies), is_it) ||
-         std::any_of(std::begin(kSettings), std::end(kSettings), is_it) ||
+         std::any_of(std::begin(kSettings), std::end(kSettings), is_it) || name == kTekken ||
          (absl::EndsWith(name, ".tiktoken") && name[0] != '.' && name[0] != '-' &&
           name.size() <= kNameBytesMax && std::all_of(name.begin(), name.end(), is_plain));
 }
@@ -116,7 +118,7 @@ absl::StatusOr<NamedTexts> ReadTokenizerFiles(const std::string& folder) {
     DT_RETURN_IF_ERROR(AddIfThere(folder, name, &files));
   }
   if (files.empty()) {
-    for (const std::string& name : TiktokenFiles(folder)) {
+    for (const std::string& name : RankFiles(folder)) {
       DT_RETURN_IF_ERROR(Add(absl::StrCat(folder, "/", name), name, &files));
     }
   }
@@ -134,9 +136,10 @@ absl::StatusOr<NamedTexts> FilesOfTokenizer(const std::string& path) {
   // A file may have any name; a folder is known by those that Tokenizer::Load looks for.
   const fs::path file(path);
   const std::string extension = file.extension().string();
+  const bool is_tekken = absl::StrContains(file.filename().string(), "tekken");
   NamedTexts files;
   DT_RETURN_IF_ERROR(Add(path,
-                         extension == ".json"       ? "tokenizer.json"
+                         extension == ".json"       ? (is_tekken ? "tekken.json" : "tokenizer.json")
                          : extension == ".tiktoken" ? file.filename().string()
                                                     : "tokenizer.model",
                          &files));

@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "runtime/plan/tokenizer/ranks/tiktoken_file.h"
 #include "runtime/plan/tokenizer/sentencepiece_model.h"
-#include "runtime/plan/tokenizer/tiktoken_file.h"
 #include "runtime/plan/tokenizer/tokenizer.h"
 #include "runtime/plan/tokenizer/tokenizer_json.h"
 
@@ -24,7 +24,7 @@ constexpr size_t kConfigBytesMax = 16 << 20;
 
 // The first of the files by which a folder is known.
 absl::StatusOr<std::string> FileIn(const std::string& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json"}) {
     if (FileExists(folder + "/" + name)) {
       return folder + "/" + name;
     }
@@ -47,7 +47,8 @@ absl::StatusOr<std::string> FileIn(const std::string& folder) {
                         folder, found[0], found[1]));
   }
   return absl::NotFoundError(absl::StrFormat(
-      "%s has no tokenizer: no tokenizer.json, tokenizer.model or *.tiktoken", folder));
+      "%s has no tokenizer: no tokenizer.json, tokenizer.model, tekken.json or *.tiktoken",
+      folder));
 }
 
 // A file of a model folder that may be missing; a null value then. What is damaged is an error.

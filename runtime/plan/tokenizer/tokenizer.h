@@ -1,8 +1,9 @@
 // Text to the ids of a model's vocabulary and back, equal to Hugging Face's `tokenizers`.
 //
 // Reads tokenizer.json (byte-level BPE, BPE with byte fallback, Unigram and WordPiece),
-// SentencePiece's model files and tiktoken's rank files. What a file asks for and this code cannot
-// do is refused by name when the file is read, so that no text is encoded by half of the rules.
+// SentencePiece's model files, tiktoken's rank files and Mistral's tekken.json. What a file asks
+// for and this code cannot do is refused by name when the file is read, so that no text is encoded
+// by half of the rules.
 //
 // A Tokenizer does not change after Load; every const member may be called from many threads.
 #pragma once
@@ -37,11 +38,11 @@ struct EncodeOptions {
 
 class Tokenizer {
  public:
-  // Reads a folder of a model (tokenizer.json, else tokenizer.model, else *.tiktoken; begin and end
-  // tokens from tokenizer_config.json, special_tokens_map.json, generation_config.json and
-  // config.json beside it), or one such file. NotFound: there is none. InvalidArgument: it is
-  // damaged; the message has the place. Unimplemented: it needs what is not supported, which is
-  // named.
+  // Reads a folder of a model (tokenizer.json, else tokenizer.model, else tekken.json, else
+  // *.tiktoken; begin and end tokens from tokenizer_config.json, special_tokens_map.json,
+  // generation_config.json and config.json beside it), or one such file. NotFound: there is none.
+  // InvalidArgument: it is damaged; the message has the place. Unimplemented: it needs what is not
+  // supported, which is named.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path,
                                                          const TokenizerOptions& options = {});
 
@@ -73,8 +74,8 @@ class Tokenizer {
   // Whether `id` is a special token: no part of ordinary text.
   virtual bool IsSpecial(uint32_t id) const = 0;
 
-  // "byte-level BPE", "BPE with byte fallback", "BPE", "Unigram", "WordPiece", "SentencePiece" or
-  // "tiktoken".
+  // "byte-level BPE", "BPE with byte fallback", "BPE", "Unigram", "WordPiece", "SentencePiece",
+  // "tiktoken" or "tekken".
   virtual std::string Kind() const = 0;
 
   // For those who load a tokenizer: sets the tokens above. `end` becomes the first stop token.

@@ -10,6 +10,7 @@
 #include "runtime/plan/stable_hash.h"
 #include "runtime/plan/tokenizer/json_fields.h"
 #include "runtime/plan/tokenizer/pipeline_tokenizer.h"
+#include "runtime/plan/tokenizer/ranks/tekken_file.h"
 #include "runtime/plan/tokenizer/tokenizer_file.h"
 #include "runtime/plan/tokenizer/unicode/byte_alphabet.h"
 #include "runtime/plan/tokenizer/unicode/utf8_text.h"
@@ -331,7 +332,8 @@ absl::StatusOr<PipelineTokenizerParts> PartsOf(TokenizerFile file) {
   const Json& rest = file.rest;
   if (!rest.is_object() || !rest.contains("model") || !rest["model"].is_object()) {
     return absl::InvalidArgumentError(
-        "there is no object \"model\"; a tokenizer.json of Hugging Face has one");
+        "there is no object \"model\"; a tokenizer.json of Hugging Face has one, and Mistral's "
+        "tekken.json has \"config\" and \"vocab\"");
   }
   DT_RETURN_IF_ERROR(OnlyFields(rest, "the document",
                                 {"version", "truncation", "padding", "added_tokens", "normalizer",
@@ -382,6 +384,10 @@ absl::StatusOr<PipelineTokenizerParts> PartsOf(TokenizerFile file) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromJson(absl::string_view text,
                                                              const std::string& name) {
   DT_ASSIGN_OR_RETURN(TokenizerFile file, ReadTokenizerFile(text, name));
+  if (IsTekken(file.rest)) {
+    absl::StatusOr<std::unique_ptr<Tokenizer>> made = TokenizerFromTekken(file.rest);
+    return made.ok() ? std::move(made) : Annotate(made.status(), name);
+  }
   absl::StatusOr<PipelineTokenizerParts> parts = PartsOf(std::move(file));
   if (!parts.ok()) {
     return Annotate(parts.status(), name);

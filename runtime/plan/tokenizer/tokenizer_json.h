@@ -1,4 +1,5 @@
-// Makes a tokenizer of the text of a Hugging Face tokenizer.json.
+// Makes a tokenizer of the text of a Hugging Face tokenizer.json, or of a tekken.json, which is
+// JSON too and known by its fields.
 #pragma once
 
 #include <memory>

@@ -206,8 +206,8 @@ PrepareCommand::PrepareCommand(CLI::App* app)
       ->option_text("FOLDER")
       ->required();
   app_->add_option("--tokenizer", a.tokenizer,
-                   "Folder of a model, or its tokenizer.json, tokenizer.model or *.tiktoken. "
-                   "Default: bytes are tokens")
+                   "Folder of a model, or its tokenizer.json, tokenizer.model, tekken.json or "
+                   "*.tiktoken. Default: bytes are tokens")
       ->option_text("PATH");
   app_->add_option("--end-token", a.end_token,
                    "Token that ends each document. Default: the one that the tokenizer's files "

@@ -33,6 +33,11 @@ TEST(TokenizerFilesTest, AFolderGivesItsVocabularyAndSettingsAlone) {
   EXPECT_THAT(
       *ReadTokenizerFiles(folder.path()),
       ElementsAre(Pair("x.tiktoken", "ranks"), Pair("generation_config.json", "{\"a\": 1}")));
+  std::filesystem::remove(folder.path() + "/x.tiktoken");
+  folder.Write("tekken.json", "{2}");
+  EXPECT_THAT(
+      *ReadTokenizerFiles(folder.path()),
+      ElementsAre(Pair("tekken.json", "{2}"), Pair("generation_config.json", "{\"a\": 1}")));
 }
 
 TEST(TokenizerFilesTest, AFileGetsTheNameByWhichItsFolderIsKnown) {
@@ -41,6 +46,8 @@ TEST(TokenizerFilesTest, AFileGetsTheNameByWhichItsFolderIsKnown) {
   folder.Write("tokenizer_config.json", "{}");
   EXPECT_THAT(*FilesOfTokenizer(folder.Write("mine.json", "{1}")),
               ElementsAre(Pair("tokenizer.json", "{1}"), Pair("tokenizer_config.json", "{}")));
+  EXPECT_THAT(*FilesOfTokenizer(folder.Write("tekken_240911.json", "{2}")),
+              ElementsAre(Pair("tekken.json", "{2}"), Pair("tokenizer_config.json", "{}")));
   EXPECT_THAT(*FilesOfTokenizer(folder.Write("mine.model", "m")),
               ElementsAre(Pair("tokenizer.model", "m"), Pair("tokenizer_config.json", "{}")));
   EXPECT_THAT(*FilesOfTokenizer(folder.Write("mine.tiktoken", "t")),

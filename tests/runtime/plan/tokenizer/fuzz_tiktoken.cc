@@ -2,7 +2,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "runtime/plan/tokenizer/tiktoken_file.h"
+#include "runtime/plan/tokenizer/ranks/tiktoken_file.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {

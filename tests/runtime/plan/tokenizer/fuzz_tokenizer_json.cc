@@ -48,5 +48,9 @@ std::vector<std::string> dtrain::FuzzSeeds() {
       R"("StripAccents"},{"type":"Precompiled","precompiled_charsmap":"CAAAAAAAAAAAAAAAYQA="}]},)"
       R"("pre_tokenizer":{"type":"WhitespaceSplit"},"model":{"type":"Unigram","unk_id":0,)"
       R"("byte_fallback":true,"vocab":[["u",0.0],["he",-1.5],["l",-2],["<0xC3>",-9]]}})",
-      plan::SmallTokenizerJson()};
+      plan::SmallTokenizerJson(),
+      // A tekken.json, whose vocabulary lacks bytes: its reading alone is tried.
+      R"({"config":{"pattern":"\\p{L}+| ","default_vocab_size":3,"default_num_special_tokens":1,)"
+      R"("version":"v3"},"vocab":[{"rank":0,"token_bytes":"aA==","token_str":"h"},{"rank":1,)"
+      R"("token_bytes":"aGU="}],"special_tokens":[{"rank":0,"token_str":"<s>"}]})"};
 }

@@ -1,4 +1,4 @@
-#include "runtime/plan/tokenizer/tiktoken_file.h"
+#include "runtime/plan/tokenizer/ranks/tiktoken_file.h"
 
 #include <set>
 
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/plan/tokenizer/tiktoken_published.h"
+#include "runtime/plan/tokenizer/ranks/tiktoken_published.h"
 
 namespace dtrain::plan::tiktoken_file_test {
 namespace {
@@ -27,6 +27,24 @@ std::string File(const std::vector<std::string>& tokens) {
   return text;
 }
 
+// As many ranks as a published file has: behind the bytes, numbers that no text of a test holds.
+std::unique_ptr<Tokenizer> Published(size_t ranks) {
+  std::vector<std::string> numbers;
+  for (size_t rank = 256; rank < ranks; ++rank) {
+    numbers.push_back(absl::StrCat("#", rank));
+  }
+  auto tokenizer = TokenizerFromTiktoken(File(numbers), "f", {});
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+std::vector<uint32_t> Ids(const Tokenizer& tokenizer, absl::string_view text,
+                          const EncodeOptions& options = {}) {
+  std::vector<uint32_t> ids;
+  EXPECT_TRUE(tokenizer.Encode(text, options, &ids).ok());
+  return ids;
+}
+
 TEST(TiktokenFileTest, RanksAreMergedAndWholeWordsAreTokens) {
   const std::string text = File({"th", "the", "in", "zzz"});
   EXPECT_TRUE(LooksLikeTiktoken(text));
@@ -41,7 +59,9 @@ TEST(TiktokenFileTest, RanksAreMergedAndWholeWordsAreTokens) {
 }
 
 TEST(TiktokenFileTest, AnUnknownFileNeedsAPattern) {
-  EXPECT_THAT(TokenizerFromTiktoken(File({}), "f", {}).status().message(),
+  const absl::Status status = TokenizerFromTiktoken(File({}), "f", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(status.message(),
               HasSubstr("f: a tiktoken file of 256 ranks is none of the published ones"));
   EXPECT_THAT(TokenizerFromTiktoken(File({}), "f", {.pattern = "x"}).status().message(),
               HasSubstr("known are gpt2"));
@@ -54,7 +74,8 @@ TEST(TiktokenFileTest, DamagedLinesAreNamed) {
   EXPECT_THAT(error("IQ== 0\nno line\n"), HasSubstr("f: line 2 is not base64"));
   EXPECT_THAT(error("IQ== 0\nIg== 0\n"), HasSubstr("line 2 has the rank 0 of another line"));
   EXPECT_THAT(error("IQ== 0\nIg== 3000000\n"), HasSubstr("far beyond"));
-  EXPECT_THAT(error("IQ== 0\nIQ== 1\n"), HasSubstr("stands in another line"));
+  EXPECT_THAT(error("IQ== 0\nIQ== 1\n"),
+              HasSubstr("f: the token of rank 1 has the bytes of another"));
   EXPECT_THAT(error("IQ== 0\n"), HasSubstr("has no token"));
 }
 
@@ -77,6 +98,21 @@ TEST(TiktokenFileTest, PublishedFilesHaveTheirSpecialTokens) {
   EXPECT_EQ(id_of(200000, "<|reasoning_thinking_end|>"), 201143);
   EXPECT_EQ(id_of(100256, "<|endoftext|>"), 100257);
   EXPECT_EQ(FindPublished(7), nullptr);
+}
+
+TEST(TiktokenFileTest, QwensTextIsComposedFirstAsItsProgramDoes) {
+  const auto qwen = Published(151643);
+  EXPECT_THAT(Ids(*qwen, "e\u0301<|im_end|>"), ElementsAre(0xc3, 0xa9, 151645));
+  EXPECT_EQ(Ids(*qwen, "<|im_end|>", {.special_tokens = false}).size(), 10U);
+  EXPECT_EQ(qwen->Decode(Ids(*qwen, "e\u0301")), "\u00e9");
+  EXPECT_EQ(qwen->end_token(), 151643U);
+  EXPECT_EQ(qwen->begin_token(), std::nullopt);
+}
+
+TEST(TiktokenFileTest, ATextBeginsWithTheBeginTokenOfAPublishedFileThatHasOne) {
+  const auto llama = Published(128000);
+  EXPECT_THAT(Ids(*llama, "e\u0301", {.add_template = true}), ElementsAre(128000, 'e', 0xcc, 0x81));
+  EXPECT_THAT(Ids(*Published(100256), "e", {.add_template = true}), ElementsAre('e'));
 }
 
 }  // namespace

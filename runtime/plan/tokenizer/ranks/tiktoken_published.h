@@ -11,9 +11,10 @@
 namespace dtrain::plan {
 
 struct PublishedRanks {
-  size_t ranks;         // By this number a file is known: no two share it.
-  const char* pattern;  // A name of WordScanner.
-  const char* begin;    // The special tokens around a document; "" for none.
+  size_t ranks;             // By this number a file is known: no two share it.
+  const char* pattern;      // A name of WordScanner.
+  const char* normal_form;  // Unicode's, into which text is brought first, or "".
+  const char* begin;        // The special tokens around a document; "" for none.
   const char* end;
   std::vector<std::pair<std::string, uint32_t>> (*specials)();
 };

@@ -1,4 +1,4 @@
-#include "runtime/plan/tokenizer/tiktoken_published.h"
+#include "runtime/plan/tokenizer/ranks/tiktoken_published.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -89,13 +89,13 @@ Specials Qwen() {
 }
 
 const PublishedRanks kPublished[] = {
-    {50256, "gpt2", "", "<|endoftext|>", Gpt2},  // r50k_base.
-    {50280, "gpt2", "", "<|endoftext|>", Gpt2},  // p50k_base, which leaves out 50256.
-    {100256, "cl100k", "", "<|endoftext|>", Cl100k},
-    {199998, "o200k", "", "<|endoftext|>", O200k},
-    {128000, "llama3", "<|begin_of_text|>", "<|end_of_text|>", Llama3},
-    {200000, "o200k", "<|begin_of_text|>", "<|end_of_text|>", Llama4},
-    {151643, "qwen2", "", "<|endoftext|>", Qwen},
+    {50256, "gpt2", "", "", "<|endoftext|>", Gpt2},  // r50k_base.
+    {50280, "gpt2", "", "", "<|endoftext|>", Gpt2},  // p50k_base, which leaves out 50256.
+    {100256, "cl100k", "", "", "<|endoftext|>", Cl100k},
+    {199998, "o200k", "", "", "<|endoftext|>", O200k},
+    {128000, "llama3", "", "<|begin_of_text|>", "<|end_of_text|>", Llama3},
+    {200000, "o200k", "", "<|begin_of_text|>", "<|end_of_text|>", Llama4},
+    {151643, "qwen2", "NFC", "", "<|endoftext|>", Qwen},
 };
 
 }  // namespace
