@@ -8,12 +8,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/json.h"
+#include "base/numeric/dtype.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/format/safetensors.h"
 
@@ -49,15 +53,24 @@ enum class BytesStay : uint8_t {
   kWithSnapshot,  // The snapshot owns them.
   kUntilUpdate,   // The next update of the weights changes them.
   kUntilStep,     // The next forward or the program may change them.
+  kInGather,      // They are there only while the tensor is gathered (SpanSource::gathers).
 };
 
 struct NamedTensor {
   TensorSpec spec;
   absl::Span<const std::byte> bytes;
   BytesStay stay = BytesStay::kWithSnapshot;
-  // The host cannot read them: a device copies them for a StagedSource. They stay until the next
-  // update.
+  // The host cannot read them: a device copies them for a StagedSource.
   bool on_device = false;
+};
+
+// A tensor that is whole only now and then, because each rank has a part of it.
+struct Gather {
+  std::string name;  // In the checkpoint, as its type.
+  DType dtype = DType::kFloat32;
+  int64_t model = -1;  // Its place in SpanSource::model; -1: another rank writes it.
+  // Collective. Runs `function` while the tensor is whole.
+  std::function<absl::Status(absl::FunctionRef<void()> function)> run;
 };
 
 // A source over memory that the caller owns.
@@ -66,13 +79,22 @@ class SpanSource final : public StateSource {
   absl::Status status;  // Why there is no snapshot: then all ranks give the save up.
   std::vector<NamedTensor> model;
   std::vector<NamedTensor> state;
+  // Run in this order, by the thread that has taken the snapshot and a StagedSource of it, before
+  // that thread does anything else. The tensors that they name are in the order of `model`, and
+  // that is the writer's (SortAsWritten).
+  std::vector<Gather> gathers;
   std::vector<std::pair<std::string, std::string>> model_files;
   JobState job;
   Json rank = Json::object();
   // Called in this order before the writer reads anything, by the thread that writes, so that the
   // thread that takes a snapshot only copies values. They may fill the three above and the memory
-  // of tensors that the snapshot owns, but add no tensor.
+  // of tensors that the snapshot owns, or set `status`, but add no tensor.
   std::vector<std::function<void(SpanSource&)>> complete;
+
+  // Brings `model` and `gathers` into the order in which a writer takes the tensors of `model`, so
+  // that it never waits for one whose gather itself waits until the writer has taken others. The
+  // same order of gathers on every rank.
+  void SortAsWritten();
 
   absl::StatusOr<std::vector<TensorSpec>> ModelTensors() override;
   absl::Status GiveModel(size_t index, ByteSink sink) override;

@@ -8,50 +8,40 @@
 #include "base/status.h"
 
 namespace dtrain::checkpoint {
+namespace {
 
-uint64_t LiveBytes(const SpanSource& snapshot) {
-  uint64_t bytes = 0;
-  for (const auto* const tensors : {&snapshot.model, &snapshot.state}) {
-    for (const NamedTensor& tensor : *tensors) {
-      bytes += tensor.stay == BytesStay::kUntilUpdate ? tensor.bytes.size() : 0;
-    }
+void CheckDevice(const std::vector<NamedTensor>& tensors, const StagedLayout::PieceOf& piece_of,
+                 const StagingPool& pool) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    DT_CHECK(!piece_of[i].has_value() || !tensors[i].on_device || pool.device() != nullptr)
+        << tensors[i].spec.name << " lies on a device that does not copy it";
   }
-  return bytes;
 }
 
+}  // namespace
+
+uint64_t StagedBytes(const SpanSource& snapshot) { return LayOut(snapshot).block_bytes(); }
+
 StagedSource::StagedSource(SpanSource snapshot, StagingPool& pool, uint64_t bytes_per_s)
-    : snapshot_(std::move(snapshot)), pool_(pool), bytes_per_s_(bytes_per_s) {
-  for (NamedTensor& tensor : snapshot_.model) {
-    AddTensor(tensor, model_pieces_);
+    : snapshot_(std::move(snapshot)),
+      pool_(pool),
+      layout_(LayOut(snapshot_)),
+      segments_(layout_.segment_bytes.size()),
+      ungathered_(layout_.step_begin),
+      live_(segments_.size() - ungathered_),
+      rate_{bytes_per_s} {
+  CheckDevice(snapshot_.model, layout_.model_pieces, pool_);
+  CheckDevice(snapshot_.state, layout_.state_pieces, pool_);
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    segments_[i].unread = layout_.segment_bytes[i];
+    if (i < layout_.step_begin) {
+      segments_[i].stage = Stage::kUngathered;
+      segments_[i].ungathered = layout_.segment_bytes[i];
+    }
   }
-  for (NamedTensor& tensor : snapshot_.state) {
-    AddTensor(tensor, state_pieces_);
-  }
-  for (uint64_t begin = 0; begin < stream_bytes_; begin += kSegmentBytes) {
-    segments_.push_back({.unread = std::min(kSegmentBytes, stream_bytes_ - begin)});
-  }
-  live_ = segments_.size();
 }
 
 StagedSource::~StagedSource() { Close(); }
-
-void StagedSource::AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of) {
-  DT_CHECK(!tensor.on_device ||
-           (tensor.stay == BytesStay::kUntilUpdate && pool_.device() != nullptr))
-      << tensor.spec.name << " lies on a device that does not copy it";
-  piece_of.push_back(-1);
-  if (tensor.bytes.empty()) {
-    return;
-  }
-  if (tensor.stay == BytesStay::kUntilStep) {
-    copies_.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
-    tensor.bytes = copies_.back();
-  } else if (tensor.stay == BytesStay::kUntilUpdate) {
-    piece_of.back() = static_cast<int64_t>(pieces_.size());
-    pieces_.push_back({stream_bytes_, tensor.bytes, tensor.on_device});
-    stream_bytes_ += tensor.bytes.size();
-  }
-}
 
 void StagedSource::CopyAhead() {
   std::unique_lock lock(mutex_);
@@ -59,20 +49,131 @@ void StagedSource::CopyAhead() {
   }
 }
 
+absl::Status StagedSource::AwaitBlock(Segment& segment, bool may_wait,
+                                      std::unique_lock<std::mutex>& lock) {
+  while (segment.block == nullptr && segment.stage != Stage::kDone) {
+    segment.block = pool_.Take();
+    // Without any block no wait would end: the writer frees those that hold what was gathered.
+    if (segment.block == nullptr && (!may_wait || pool_.bytes() == 0)) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "there is no memory for a copy of the gathered weights: the blocks that could be made "
+          "for checkpoint.staging_memory are %d bytes together",
+          pool_.bytes()));
+    }
+    if (segment.block == nullptr) {
+      update_waits_ = true;
+      changed_.notify_all();
+      changed_.wait(lock);
+    }
+  }
+  update_waits_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status StagedSource::TakeGathered(size_t model, bool may_wait) {
+  if (!layout_.model_pieces[model].has_value()) {
+    return absl::OkStatus();
+  }
+  const StagedLayout::Piece& piece = layout_.pieces[*layout_.model_pieces[model]];
+  std::unique_lock lock(mutex_);
+  for (uint64_t done = 0; done < piece.bytes.size();) {
+    const size_t at = (piece.begin + done) % kSegmentBytes;
+    const auto bytes = piece.bytes.subspan(done, kSegmentBytes - at);
+    Segment& segment = segments_[(piece.begin + done) / kSegmentBytes];
+    DT_RETURN_IF_ERROR(AwaitBlock(segment, may_wait, lock));
+    if (segment.stage == Stage::kDone) {  // The save has been given up.
+      return absl::OkStatus();
+    }
+    segment.stage = Stage::kCopying;
+    ++live_;
+    lock.unlock();
+    const BlockPart part{at, bytes};
+    absl::Status copied =
+        piece.on_device ? pool_.device()->CopyInOrder(absl::MakeConstSpan(&part, 1), segment.block)
+                        : CopyHostBytes(bytes, at, segment.block);
+    lock.lock();
+    --live_;
+    done += bytes.size();
+    segment.copied.Update(std::move(copied));
+    segment.ungathered -= bytes.size();
+    if (segment.unread == 0) {  // The save has been given up meanwhile.
+      Drop(segment);
+    } else if (segment.ungathered > 0) {
+      segment.stage = Stage::kUngathered;
+    } else {
+      segment.stage = Stage::kStaged;
+      --ungathered_;
+    }
+    changed_.notify_all();
+  }
+  return absl::OkStatus();
+}
+
+void StagedSource::EndGathers(const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  DT_CHECK(!status.ok() || ungathered_ == 0) << "not all tensors were gathered";
+  if (!status.ok()) {
+    gather_error_ = status;
+    DropUngathered();
+    changed_.notify_all();
+  }
+}
+
+void StagedSource::DropUngathered() {
+  ungathered_ = 0;
+  for (size_t i = 0; i < layout_.step_begin; ++i) {
+    Segment& segment = segments_[i];
+    if (segment.stage == Stage::kUngathered && segment.block != nullptr) {
+      Drop(segment);
+    } else if (segment.stage == Stage::kUngathered) {
+      segment.stage = Stage::kDone;
+    }
+  }
+}
+
+bool StagedSource::MayWaitAtStart() const {
+  return pool_.is_short_for(layout_.step_end * kSegmentBytes);
+}
+
+bool StagedSource::HoldsStep() const {
+  const auto is_live = [](const Segment& segment) {
+    return segment.stage == Stage::kLive || segment.stage == Stage::kCopying;
+  };
+  return writes_live_.value_or(layout_.step_end) < layout_.step_end ||
+         std::any_of(segments_.begin() + static_cast<std::ptrdiff_t>(layout_.step_begin),
+                     segments_.begin() + static_cast<std::ptrdiff_t>(layout_.step_end), is_live);
+}
+
+void StagedSource::LetStep(bool may_wait) {
+  std::unique_lock lock(mutex_);
+  while (HoldsStep()) {
+    if (CopyOne(lock) || !HoldsStep()) {
+      continue;
+    }
+    if (!may_wait) {
+      return;
+    }
+    update_waits_ = true;
+    changed_.notify_all();
+    changed_.wait(lock);
+  }
+  update_waits_ = false;
+}
+
 bool StagedSource::HoldsUpdate() {
   const std::lock_guard lock(mutex_);
-  return live_ > 0 || writes_live_;
+  return live_ > 0 || writes_live_.has_value();
 }
 
 bool StagedSource::MayWait() {
   const std::lock_guard lock(mutex_);
-  return live_ > 0 && pool_.is_short_for(stream_bytes_);
+  return live_ > 0 && pool_.is_short_for(layout_.block_bytes());
 }
 
 void StagedSource::LetUpdate() {
   std::unique_lock lock(mutex_);
-  while (live_ > 0 || writes_live_) {
-    if (!CopyOne(lock) && (live_ > 0 || writes_live_)) {
+  while (live_ > 0 || writes_live_.has_value()) {
+    if (!CopyOne(lock) && (live_ > 0 || writes_live_.has_value())) {
       update_waits_ = true;
       changed_.notify_all();
       changed_.wait(lock);
@@ -83,28 +184,29 @@ void StagedSource::LetUpdate() {
 
 void StagedSource::LiftRate() {
   const std::lock_guard lock(mutex_);
-  rate_lifted_ = true;
+  rate_.is_lifted = true;
   changed_.notify_all();
 }
 
 void StagedSource::AwaitTurn(uint64_t bytes) {
-  if (bytes_per_s_ == 0) {
+  if (rate_.bytes_per_s == 0) {
     return;
   }
   using Steady = std::chrono::steady_clock;
   std::unique_lock lock(mutex_);
   // Time in which the writer took less is not made up for, nor are bytes that nobody held back.
-  turn_ = std::max(turn_, Steady::now());
-  if (changed_.wait_until(lock, turn_, [this] { return update_waits_ || rate_lifted_; })) {
-    turn_ = Steady::now();
+  rate_.turn = std::max(rate_.turn, Steady::now());
+  if (changed_.wait_until(lock, rate_.turn, [this] { return update_waits_ || rate_.is_lifted; })) {
+    rate_.turn = Steady::now();
   }
   const std::chrono::duration<double> due(static_cast<double>(bytes) /
-                                          static_cast<double>(bytes_per_s_));
-  turn_ += std::chrono::duration_cast<Steady::duration>(due);
+                                          static_cast<double>(rate_.bytes_per_s));
+  rate_.turn += std::chrono::duration_cast<Steady::duration>(due);
 }
 
 void StagedSource::Close() {
   std::unique_lock lock(mutex_);
+  DropUngathered();
   for (Segment& segment : segments_) {
     if (segment.stage == Stage::kLive) {
       segment.stage = Stage::kDone;
@@ -115,13 +217,15 @@ void StagedSource::Close() {
       Drop(segment);
     }
   }
-  writes_live_ = false;  // A sink that threw an exception has not returned.
+  writes_live_.reset();  // A sink that threw an exception has not returned.
   changed_.notify_all();
   changed_.wait(lock, [this] { return live_ == 0; });
-  copies_.clear();
 }
 
 bool StagedSource::FindLive() {
+  if (ungathered_ > 0) {  // They need the blocks first: nothing else of them can be written yet.
+    return false;
+  }
   while (first_live_ < segments_.size() && segments_[first_live_].stage != Stage::kLive) {
     ++first_live_;
   }
@@ -159,28 +263,32 @@ bool StagedSource::CopyOne(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-absl::Status StagedSource::CopyBytes(size_t segment, std::byte* block) const {
-  StagingDevice* const device = pool_.device();
-  std::vector<BlockPart> on_device;
-  const uint64_t begin = segment * kSegmentBytes;
-  const uint64_t end = std::min(begin + kSegmentBytes, stream_bytes_);
-  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), begin,
-                                [](uint64_t at, const Piece& other) { return at < other.begin; });
-  --piece;  // The first one begins at 0, and none is empty.
-  for (uint64_t at = begin; at < end; ++piece) {
-    const uint64_t from = at - piece->begin;
-    const uint64_t bytes = std::min<uint64_t>(piece->bytes.size() - from, end - at);
-    if (piece->on_device) {
-      on_device.push_back({at - begin, piece->bytes.subspan(from, bytes)});
-    } else {
-      if (device != nullptr) {  // A save that was given up may have left copies to it under way.
-        DT_RETURN_IF_ERROR(device->Await(block));
-      }
-      std::memcpy(block + (at - begin), piece->bytes.data() + from, bytes);
-    }
-    at += bytes;
+absl::Status StagedSource::CopyHostBytes(absl::Span<const std::byte> bytes, size_t at,
+                                         std::byte* block) const {
+  // A save that was given up may have left a device's copies to it under way.
+  if (StagingDevice* const device = pool_.device(); device != nullptr) {
+    DT_RETURN_IF_ERROR(device->Await(block));
   }
-  return on_device.empty() ? absl::OkStatus() : device->Copy(on_device, block);
+  std::memcpy(block + at, bytes.data(), bytes.size());
+  return absl::OkStatus();
+}
+
+absl::Status StagedSource::CopyBytes(size_t segment, std::byte* block) const {
+  std::vector<BlockPart> on_device;
+  for (const StagedLayout::Piece& piece : layout_.PiecesIn(segment)) {
+    const size_t at = piece.begin % kSegmentBytes;
+    if (piece.on_device) {
+      on_device.push_back({at, piece.bytes});
+    } else {
+      DT_RETURN_IF_ERROR(CopyHostBytes(piece.bytes, at, block));
+    }
+  }
+  if (on_device.empty()) {
+    return absl::OkStatus();
+  }
+  StagingDevice* const device = pool_.device();
+  return segment < layout_.step_end ? device->CopyInOrder(on_device, block)
+                                    : device->Copy(on_device, block);
 }
 
 void StagedSource::Drop(Segment& segment) {
@@ -189,15 +297,16 @@ void StagedSource::Drop(Segment& segment) {
   segment.stage = Stage::kDone;
 }
 
-absl::Status StagedSource::Give(const NamedTensor& tensor, int64_t piece, ByteSink sink) {
+absl::Status StagedSource::Give(const NamedTensor& tensor, std::optional<size_t> piece,
+                                ByteSink sink) {
   absl::Span<const std::byte> rest = tensor.bytes;
-  while (piece < 0 && !rest.empty()) {
+  while (!piece.has_value() && !rest.empty()) {
     const auto bytes = rest.subspan(0, kSegmentBytes);
     AwaitTurn(bytes.size());
     DT_RETURN_IF_ERROR(sink(bytes));
     rest.remove_prefix(bytes.size());
   }
-  uint64_t begin = piece < 0 ? 0 : pieces_[static_cast<size_t>(piece)].begin;
+  uint64_t begin = piece.has_value() ? layout_.pieces[*piece].begin : 0;
   while (!rest.empty()) {
     const auto bytes = rest.subspan(0, kSegmentBytes - begin % kSegmentBytes);
     AwaitTurn(bytes.size());
@@ -215,10 +324,16 @@ absl::StatusOr<absl::Span<const std::byte>> StagedSource::Acquire(uint64_t begin
                                                                   absl::Span<const std::byte> bytes,
                                                                   bool on_device) {
   std::unique_lock lock(mutex_);
-  const Segment& segment = segments_[begin / kSegmentBytes];
-  changed_.wait(lock, [&] { return segment.stage != Stage::kCopying; });
+  const size_t index = begin / kSegmentBytes;
+  const Segment& segment = segments_[index];
+  changed_.wait(lock, [&] {
+    return segment.stage != Stage::kCopying && segment.stage != Stage::kUngathered;
+  });
+  if (index < layout_.step_begin) {
+    DT_RETURN_IF_ERROR(gather_error_);
+  }
   if (segment.stage != Stage::kStaged) {
-    writes_live_ = true;
+    writes_live_ = index;
     lock.unlock();
     if (on_device) {
       return ReadOnDevice(bytes);
@@ -250,7 +365,7 @@ absl::StatusOr<absl::Span<const std::byte>> StagedSource::ReadOnDevice(
 void StagedSource::Release(uint64_t begin, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   Segment& segment = segments_[begin / kSegmentBytes];
-  writes_live_ = false;
+  writes_live_.reset();
   segment.unread -= bytes;
   if (segment.unread == 0) {
     if (segment.stage == Stage::kStaged) {
@@ -267,13 +382,13 @@ absl::StatusOr<std::vector<TensorSpec>> StagedSource::ModelTensors() {
   return snapshot_.ModelTensors();
 }
 absl::Status StagedSource::GiveModel(size_t index, ByteSink sink) {
-  return Give(snapshot_.model[index], model_pieces_[index], sink);
+  return Give(snapshot_.model[index], layout_.model_pieces[index], sink);
 }
 absl::StatusOr<std::vector<TensorSpec>> StagedSource::StateTensors() {
   return snapshot_.StateTensors();
 }
 absl::Status StagedSource::GiveState(size_t index, ByteSink sink) {
-  return Give(snapshot_.state[index], state_pieces_[index], sink);
+  return Give(snapshot_.state[index], layout_.state_pieces[index], sink);
 }
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> StagedSource::ModelFiles() {
   return snapshot_.ModelFiles();

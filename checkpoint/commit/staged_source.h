@@ -1,16 +1,24 @@
 // A snapshot that is copied into memory of its own while it is written, so that training goes on.
 //
-// Bytes that stay until the next update form one stream, cut into segments. A segment is live until
-// it is copied into a block of the staging pool, or written straight from where it lies. The
-// thread that writes copies ahead as far as the pool reaches. If an update comes earlier, the
-// thread that trains copies along and waits until nothing is live (LetUpdate). With a pool as large
-// as the stream it waits for copies alone; with a smaller one also for the storage, and the copies
-// of the stream never exceed the pool. Bytes that do not stay until the next update are copied when
-// the StagedSource is made, beside the pool.
+// All bytes that something will change form one stream, cut into segments. A segment is live until
+// it is copied into a block of the staging pool, or written straight from where it lies. The copies
+// never exceed the pool. The stream has three parts, of segments of their own:
+//
+// 1. What is gathered (BytesStay::kInGather). The thread that trains copies it while it is whole
+//    (TakeGathered).
+// 2. What the next step or the program may change (kUntilStep). The same thread copies it before it
+//    goes on (LetStep).
+// 3. What stays until the next update (kUntilUpdate). The thread that writes copies ahead as far as
+//    the pool reaches. If an update comes earlier, the thread that trains copies along and waits
+//    until nothing is live (LetUpdate).
+//
+// With a pool as large as the stream these three wait for copies alone. With a smaller one they
+// also wait for the storage, so that the stream passes through the pool in waves.
 //
 // What lies on a device is copied by the device, behind what it has to do already, and nobody waits
 // for that but the thread that writes, before it reads. When LetUpdate returns, the copies are
-// queued: the caller makes its device update behind them.
+// queued: the caller makes its device update behind them. Those of the first two parts are in the
+// order of what the thread that trains queues.
 //
 // The thread that writes may be held to a rate. It holds only while nobody waits for the writer, so
 // it never lengthens a wait of training.
@@ -21,19 +29,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "checkpoint/commit/staged_layout.h"
 #include "checkpoint/commit/staging_pool.h"
 #include "checkpoint/state_source.h"
 
 namespace dtrain::checkpoint {
 
-// The bytes of a snapshot that stay until the next update: what a StagedSource of it may stage.
-uint64_t LiveBytes(const SpanSource& snapshot);
+// The bytes of a pool with which a StagedSource of the snapshot never waits for the storage.
+uint64_t StagedBytes(const SpanSource& snapshot);
 
 // Thread-safe where noted; the calls of a StateSource are for the thread that writes.
 class StagedSource final : public StateSource {
@@ -48,6 +58,18 @@ class StagedSource final : public StateSource {
 
   // Copies as far as the pool has room. For the thread that writes, before it reads.
   void CopyAhead();
+  // Copies what is gathered now: the tensor that comes next in the model. Waits for free blocks
+  // where it `may_wait`, which needs a thread that writes and takes tensors in the order of the
+  // model; else, and if no block could be made, ResourceExhausted. For the thread that trains, as
+  // the next four.
+  absl::Status TakeGathered(size_t model, bool may_wait);
+  // There will be no further TakeGathered, unless OK because of an error: then the save fails.
+  void EndGathers(const absl::Status& status);
+  // Whether TakeGathered and LetStep may have to wait for the storage.
+  bool MayWaitAtStart() const;
+  // Returns when a step may change what it changes. Where it may not wait, it copies as far as the
+  // pool has room.
+  void LetStep(bool may_wait);
   // The snapshot turned out not to be whole, unless OK. For the thread that writes, before it
   // reads.
   void Fail(const absl::Status& why) { snapshot_.status.Update(why); }
@@ -73,21 +95,22 @@ class StagedSource final : public StateSource {
   absl::StatusOr<Json> Rank() override;
 
  private:
-  struct Piece {  // The bytes of one tensor in the stream.
-    uint64_t begin = 0;
-    absl::Span<const std::byte> bytes;
-    bool on_device = false;
-  };
-  enum class Stage : uint8_t { kLive, kCopying, kStaged, kDone };
+  enum class Stage : uint8_t { kUngathered, kLive, kCopying, kStaged, kDone };
   struct Segment {
     Stage stage = Stage::kLive;
+    uint64_t ungathered = 0;                 // Bytes that TakeGathered has still to copy.
     uint64_t unread = 0;                     // Bytes that the writer has not taken yet.
     std::byte* block = nullptr;              // While it is copied or staged.
     absl::Status copied = absl::OkStatus();  // Else why a device has not copied it.
   };
+  // How fast bytes are given to the writer.
+  struct Rate {
+    const uint64_t bytes_per_s;                       // 0: as fast as it takes them.
+    std::chrono::steady_clock::time_point turn = {};  // When it allows the next bytes.
+    bool is_lifted = false;
+  };
 
-  void AddTensor(NamedTensor& tensor, std::vector<int64_t>& piece_of);
-  absl::Status Give(const NamedTensor& tensor, int64_t piece, ByteSink sink);
+  absl::Status Give(const NamedTensor& tensor, std::optional<size_t> piece, ByteSink sink);
   // Waits until the rate allows `bytes` more, or somebody waits for the writer.
   void AwaitTurn(uint64_t bytes);
   // The bytes [begin, begin + bytes.size()) of the stream, which lie in one segment and live at
@@ -97,32 +120,37 @@ class StagedSource final : public StateSource {
                                                       bool on_device);
   absl::StatusOr<absl::Span<const std::byte>> ReadOnDevice(absl::Span<const std::byte> bytes);
   void Release(uint64_t begin, uint64_t bytes);
-  // Whether a segment is live: then `first_live_` is one.
+  // What is not gathered yet never will be. `mutex_` is held.
+  void DropUngathered();
+  // Gives a segment a block, or ends with the segment done. `lock` is held.
+  absl::Status AwaitBlock(Segment& segment, bool may_wait, std::unique_lock<std::mutex>& lock);
+  // Whether a step would change what has still to be copied or read. `mutex_` is held.
+  bool HoldsStep() const;
+  // Whether a segment is live and may be copied now: then `first_live_` is one.
   bool FindLive();
   // Copies one live segment. False: none is live, or no block is free. `lock` is open meanwhile.
   bool CopyOne(std::unique_lock<std::mutex>& lock);
   // A device's part of it is only queued.
   absl::Status CopyBytes(size_t segment, std::byte* block) const;
+  // Copies bytes of the host's memory.
+  absl::Status CopyHostBytes(absl::Span<const std::byte> bytes, size_t at, std::byte* block) const;
   void Drop(Segment& segment);
 
   SpanSource snapshot_;
   StagingPool& pool_;
-  const uint64_t bytes_per_s_;
-  std::vector<std::vector<std::byte>> copies_;  // The tensors that may change before an update.
-  std::vector<int64_t> model_pieces_;           // By tensor; -1: it is not in the stream.
-  std::vector<int64_t> state_pieces_;
-  std::vector<Piece> pieces_;  // In the stream's order.
-  uint64_t stream_bytes_ = 0;
+  const StagedLayout layout_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Segment> segments_;
-  size_t first_live_ = 0;     // No segment before it is kLive.
-  size_t live_ = 0;           // Segments in kLive or kCopying.
-  bool writes_live_ = false;  // The writer reads bytes that an update would change.
+  size_t ungathered_;          // Segments that TakeGathered has still to fill.
+  absl::Status gather_error_;  // Why some never will be.
+  size_t first_live_ = 0;      // No segment before it is kLive.
+  size_t live_;                // Segments in kLive or kCopying.
+  // The segment that the writer reads where it lives, which an update would change.
+  std::optional<size_t> writes_live_;
   bool update_waits_ = false;
-  bool rate_lifted_ = false;
-  std::chrono::steady_clock::time_point turn_;  // When the rate allows the next bytes.
+  Rate rate_;
 };
 
 }  // namespace dtrain::checkpoint

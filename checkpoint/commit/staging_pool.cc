@@ -65,6 +65,7 @@ std::byte* StagingPool::Spare() {
 }
 
 void StagingPool::Fill(uint64_t bytes) {
+  const std::lock_guard filling(filling_);
   while (true) {
     std::byte* block = nullptr;
     {
@@ -83,8 +84,11 @@ void StagingPool::Fill(uint64_t bytes) {
 }
 
 void StagingPool::EndFilling() {
-  const std::lock_guard lock(mutex_);
-  fills_ = false;
+  {
+    const std::lock_guard lock(mutex_);
+    fills_ = false;
+  }
+  const std::lock_guard filling(filling_);  // At most one block is still touched.
 }
 
 std::byte* StagingPool::Take() {

@@ -32,6 +32,9 @@ class StagingDevice {
   virtual void FreeBlock(std::byte* block) = 0;
   // Queues copies to `block`, behind those that were queued before, and does not wait for them.
   virtual absl::Status Copy(absl::Span<const BlockPart> parts, std::byte* block) = 0;
+  // The same in the order of what the thread that trains queues, for bytes that its next work may
+  // change. Called by that thread, or while it waits.
+  virtual absl::Status CopyInOrder(absl::Span<const BlockPart> parts, std::byte* block) = 0;
   // Waits, for a bounded time, until all that was queued to `block` is there.
   virtual absl::Status Await(const std::byte* block) = 0;
 };
@@ -47,6 +50,7 @@ class StagingPool {
   // first touch costs more than a copy into it, most of all on a virtual machine whose host has to
   // find the memory. For a thread that has the time. Returns early after EndFilling.
   void Fill(uint64_t bytes);
+  // When it returns, no Fill holds a block: all that were made can be taken.
   void EndFilling();
 
   // Null: all are in use.
@@ -74,6 +78,7 @@ class StagingPool {
 
   const size_t blocks_max_;
   const std::shared_ptr<StagingDevice> device_;
+  std::mutex filling_;  // Held by Fill; taken before mutex_.
   mutable std::mutex mutex_;
   std::vector<Block> blocks_;
   Block spare_;

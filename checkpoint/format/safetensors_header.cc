@@ -104,6 +104,13 @@ absl::StatusOr<uint64_t> TensorBytes(absl::string_view dtype, const std::vector<
   return total / 8;
 }
 
+bool ComesBefore(absl::string_view dtype, absl::string_view name, absl::string_view other_dtype,
+                 absl::string_view other_name) {
+  const std::optional<size_t> type = TypeIndex(dtype);
+  const std::optional<size_t> other = TypeIndex(other_dtype);
+  return type != other ? type > other : name < other_name;
+}
+
 absl::StatusOr<std::string> EncodeSafetensorsHeader(
     const std::map<std::string, std::string>& metadata, std::vector<TensorEntry>& tensors) {
   for (const TensorEntry& tensor : tensors) {
@@ -116,9 +123,7 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(
     }
   }
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-    const size_t type_a = *TypeIndex(a.dtype);
-    const size_t type_b = *TypeIndex(b.dtype);
-    return type_a != type_b ? type_a > type_b : a.name < b.name;
+    return ComesBefore(a.dtype, a.name, b.dtype, b.name);
   });
 
   std::string json = "{";

@@ -63,7 +63,12 @@ absl::StatusOr<uint64_t> ParseSafetensorsLength(absl::string_view first_8_bytes,
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          uint64_t file_bytes);
 
-// Sorts `tensors` as the reference writer does (dtype descending, then name), sets begin and end,
+// Whether the reference writer has a tensor before another one in a file: by dtype, descending,
+// then by name.
+bool ComesBefore(absl::string_view dtype, absl::string_view name, absl::string_view other_dtype,
+                 absl::string_view other_name);
+
+// Sorts `tensors` as the reference writer does (ComesBefore), sets begin and end,
 // and returns the first 8 + N bytes of the file. Errors: duplicate or reserved name, unknown dtype,
 // a size that overflows or is no whole number of bytes.
 absl::StatusOr<std::string> EncodeSafetensorsHeader(

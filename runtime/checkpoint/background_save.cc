@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/background_save.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <utility>
@@ -85,8 +86,20 @@ absl::StatusOr<bool> BackgroundSave::Prepare() {
   return true;
 }
 
+EngineSnapshot BackgroundSave::NewSnapshot() {
+  const Device& device = *job_.state().device;
+  EngineSnapshot snapshot;
+  if (gpus_copy_) {
+    snapshot.gpu = device.tensors();
+  }
+  snapshot.is_staged = device.is_host() || snapshot.gpu.has_value();
+  return snapshot;
+}
+
 absl::Status BackgroundSave::MakeExchange() {
   suspect_ = false;
+  in_waves_.reset();  // The last save may have failed because less memory was there than expected.
+  gpus_copy_ = CopiesFromDevice();
   if (job_.world_size() == 1) {
     exchange_ = std::make_unique<checkpoint::AloneExchange>();
     return absl::OkStatus();
@@ -96,6 +109,11 @@ absl::Status BackgroundSave::MakeExchange() {
       group_, comm::SplitHostGroup(job_.group(), job_.state().store, /*color=*/0, job_.rank()));
   group_->SetBeside();
   exchange_ = std::make_unique<GroupExchange>(*group_);
+  if (!job_.state().device->is_host()) {  // The ranks gather weights in the same way.
+    DT_ASSIGN_OR_RETURN(const bool lacking,
+                        OnAnyRank(job_.group(), !gpus_copy_, "a GPU copies for no save"));
+    gpus_copy_ = !lacking;
+  }
   return absl::OkStatus();
 }
 
@@ -129,13 +147,15 @@ bool BackgroundSave::CopiesFromDevice() {
   return true;
 }
 
-void BackgroundSave::FitPool(uint64_t live) {
+void BackgroundSave::FitPool(uint64_t copied) {
   const bool fits = pool_ != nullptr && pool_->device() == copies_.get();
-  if (fits && pool_->bytes_max() >= live) {  // Free memory is not read each time.
+  if (fits && pool_->bytes_max() >= copied) {  // Free memory is not read each time.
     return;
   }
-  const uint64_t bytes = StagingBytes(job_, live);
-  if (!fits || pool_->bytes_max() < bytes) {
+  const uint64_t spare = copies_ == nullptr ? 0 : checkpoint::kSegmentBytes;  // StagingPool::Spare
+  const uint64_t bytes = std::max(StagingBytes(job_, copied + spare), 2 * spare) - spare;
+  // A part of a block makes no larger pool.
+  if (!fits || pool_->bytes_max() + checkpoint::kSegmentBytes <= bytes) {
     if (pool_ != nullptr) {
       pool_->EndFilling();
     }
@@ -148,8 +168,9 @@ void BackgroundSave::Expect(uint64_t bytes) {
     return;
   }
   CopiesFromDevice();
-  // Whole tensors are shared out, so that a rank may copy more; blocks are made as they are needed.
-  FitPool(2 * bytes);
+  // Whole tensors are shared out, so that a rank may copy more, and each part of the stream begins
+  // with a block of its own; blocks are made as they are needed.
+  FitPool(2 * bytes + checkpoint::kStreamParts * checkpoint::kSegmentBytes);
   worker_.Submit([pool = pool_, bytes] { pool->Fill(bytes); });
 }
 
@@ -158,20 +179,67 @@ void BackgroundSave::Start(int64_t step, checkpoint::Writer& writer, EngineSnaps
   if (pool_ != nullptr) {
     pool_->EndFilling();
   }
-  FitPool(checkpoint::LiveBytes(snapshot.source));
-  on_device_ = snapshot.leaves_on_device;
+  FitPool(checkpoint::StagedBytes(snapshot.source));
+  on_device_ = snapshot.gpu.has_value();
   if (on_device_) {
     snapshot.source.status.Update(copies_->Begin());
   }
+  const std::vector<checkpoint::Gather> gathers = std::move(snapshot.source.gathers);
   source_ = std::make_shared<checkpoint::StagedSource>(
       std::move(snapshot.source), *pool_,
       static_cast<uint64_t>(job_.config().checkpoint_write_rate()));
   if (!job_.state().device->is_host()) {
     keep_.swap(snapshot.keep);
   }
-  worker_.Submit(
-      [this, step, &writer, source = source_, keep = std::move(snapshot.keep),
-       copies = on_device_ ? copies_.get() : nullptr] { Run(step, writer, *source, copies); });
+  CopyAtStart(gathers, [this, step, &writer, source = source_, keep = std::move(snapshot.keep),
+                        copies = on_device_ ? copies_.get() : nullptr] {
+    Run(step, writer, *source, copies);
+  });
+}
+
+void BackgroundSave::CopyAtStart(absl::Span<const checkpoint::Gather> gathers,
+                                 std::function<void()> write) {
+  absl::Status agreed;
+  if (!in_waves_.has_value()) {  // What is copied here and the memory for it are always the same.
+    const auto any = OnAnyRank(job_.group(), source_->MayWaitAtStart(), "a save starts in waves");
+    agreed = any.status();
+    in_waves_ = any.ok() && *any;
+  }
+  const bool in_waves = *in_waves_;
+  if (in_waves) {  // The ranks' saves wait for each other: all are under way, or none.
+    worker_.Submit(write);
+  }
+  absl::Status gathered = absl::InternalError("the gather of a weight met an exception");
+  {
+    const absl::Cleanup end = [&] {  // Also after an exception, so that nobody waits for ever.
+      source_->EndGathers(gathered);
+      if (!in_waves) {
+        source_->LetStep(/*may_wait=*/false);
+        worker_.Submit(std::move(write));
+      }
+    };
+    gathered = agreed.ok() ? TakeGathers(gathers, in_waves) : agreed;
+  }
+  source_->LetStep(/*may_wait=*/true);
+  if (in_waves) {              // Also where this rank alone has no memory for its copies.
+    Together().IgnoreError();  // A group that is broken fails the next step.
+  }
+}
+
+absl::Status BackgroundSave::TakeGathers(absl::Span<const checkpoint::Gather> gathers,
+                                         bool in_waves) {
+  absl::Status taken;  // One rank's alone: the others still need it for their gathers.
+  for (const checkpoint::Gather& gather : gathers) {
+    DT_RETURN_IF_ERROR(gather.run([&] {
+      if (gather.model >= 0 && taken.ok()) {
+        taken = source_->TakeGathered(static_cast<size_t>(gather.model), in_waves);
+      }
+    }));
+    if (in_waves) {
+      DT_RETURN_IF_ERROR(Together());
+    }
+  }
+  return taken;
 }
 
 void BackgroundSave::Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source,
@@ -214,10 +282,27 @@ absl::Status BackgroundSave::AwaitWriter(bool is_held, bool leaves_together) {
   if (is_held) {
     source_->LetUpdate();
   }
-  if (!leaves_together) {
-    return absl::OkStatus();
-  }
+  return leaves_together ? Together() : absl::OkStatus();
+}
+
+absl::Status BackgroundSave::Together() {
   return job_.group().Barrier(Deadline::After(absl::Seconds(job_.config().comm_timeout_seconds())));
+}
+
+checkpoint::SaveReport BackgroundSave::SaveAndWait(
+    int64_t step, checkpoint::Writer& writer,
+    absl::FunctionRef<absl::StatusOr<EngineSnapshot>(EngineSnapshot)> take) {
+  votes_.reset();  // Those of the last step are older than the end of the save before.
+  absl::StatusOr<bool> ready = Prepare();
+  if (ready.ok() && !*ready) {
+    ready = absl::InternalError("the save before is still under way on another rank");
+  }
+  absl::StatusOr<EngineSnapshot> snapshot = ready.ok() ? take(NewSnapshot()) : ready.status();
+  if (!snapshot.ok()) {
+    return {.status = snapshot.status(), .id = {.step = step}};
+  }
+  Start(step, writer, *std::move(snapshot));
+  return *Wait();
 }
 
 std::optional<checkpoint::SaveReport> BackgroundSave::Take() {

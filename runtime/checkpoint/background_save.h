@@ -4,20 +4,27 @@
 // training's. What training must know of all ranks' saves travels in the agreement of each step
 // (StepHooks::save_vote), so that a save costs the thread that trains no exchange.
 //
+// What a snapshot copies passes through checkpoint.staging_memory. Where that is smaller, training
+// waits for the storage: when the save starts for what is gathered or may change in a step, and in
+// the next update for the rest.
+//
 // For the thread that trains, which makes the same calls on every rank; only when a save ends, each
 // rank learns by itself.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/threads/worker.h"
 #include "checkpoint/commit/staged_source.h"
 #include "checkpoint/commit/staging_pool.h"
@@ -51,16 +58,21 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   // From here on, time in which training stands still counts to the save that Start begins.
   void BeginBlocking() { blocked_s_ = 0; }
   double& blocked_s() { return blocked_s_; }
-  // Whether a snapshot for Start may leave bytes where they are on a GPU
-  // (EngineSnapshot::leaves_on_device): not where there is none, or no stream for copies.
-  bool CopiesFromDevice();
+  // A snapshot for Start, still to be taken. REQUIRES: Prepare has returned true.
+  EngineSnapshot NewSnapshot();
   // Weights and states of `engine` do not change before a save has copied what it needs, and its
   // steps carry the votes on saves. All ranks guard the same engines.
   void Guard(EngineState& engine);
+  // Collective at ZeRO stage 3, where weights are gathered one by one, and at the first call.
   // REQUIRES: Prepare has returned true on all ranks, which all call this; `writer` is used by
   // nobody else until the save has ended. A snapshot that could not be taken (SpanSource::status)
   // makes all ranks give the save up.
   void Start(int64_t step, checkpoint::Writer& writer, EngineSnapshot snapshot);
+  // A save for which training stands still, of the snapshot that `take` takes. Collective.
+  // REQUIRES: every rank has waited for the one before.
+  checkpoint::SaveReport SaveAndWait(
+      int64_t step, checkpoint::Writer& writer,
+      absl::FunctionRef<absl::StatusOr<EngineSnapshot>(EngineSnapshot)> take);
   // The report of the save, if it has ended. Does not wait.
   std::optional<checkpoint::SaveReport> Take();
   // The same, and waits; nothing if none was under way.
@@ -81,9 +93,18 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   absl::Status LetUpdate(bool together);
   // Waits for what the thread that writes has to do before: for copies, or for the storage too.
   absl::Status AwaitWriter(bool is_held, bool leaves_together);
+  // Waits for the ranks whose storage is slow.
+  absl::Status Together();
   absl::Status MakeExchange();
-  // Makes `pool_` as large as it may be for a save that copies `live` bytes.
-  void FitPool(uint64_t live);
+  // Whether there is a stream on which a GPU copies.
+  bool CopiesFromDevice();
+  // Makes `pool_` as large as it may be for a save that copies `copied` bytes.
+  void FitPool(uint64_t copied);
+  // Copies what changes before the next update, and has `write` run beside training, also after an
+  // exception.
+  void CopyAtStart(absl::Span<const checkpoint::Gather> gathers, std::function<void()> write);
+  // Copies what each gather gives. In waves it waits for the storage of all ranks.
+  absl::Status TakeGathers(absl::Span<const checkpoint::Gather> gathers, bool in_waves);
   // `copies`: of what the snapshot has left on a GPU; null: it has left nothing there.
   void Run(int64_t step, checkpoint::Writer& writer, checkpoint::StagedSource& source,
            DeviceCopies* copies);
@@ -101,6 +122,8 @@ class BackgroundSave : public std::enable_shared_from_this<BackgroundSave> {
   std::optional<uint32_t>
       votes_;  // Those of all ranks in the last step; none: Prepare has taken them.
   bool leaves_together_ = false;  // A rank may wait for its storage in the next LetUpdate.
+  std::optional<bool> in_waves_;  // A rank may wait for it in Start; none: not agreed yet.
+  bool gpus_copy_ = false;        // Those of all ranks, since the group of saves was made.
   bool on_device_ = false;        // The next update has to come behind copies on the device.
   bool suspect_ = false;          // The last save ended in a way that may have broken its group.
   double blocked_s_ = 0;

@@ -1,5 +1,6 @@
 #include "dtrain/checkpointer.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38,15 +39,6 @@ enum class SaveKind {
   kBackground,  // It went on meanwhile.
 };
 
-// The end of a job whose run directory another one has taken. It is not temporary: both would take
-// it from each other through all their restarts.
-absl::Status Fenced(const absl::Status& status) {
-  return absl::FailedPreconditionError(absl::StrFormat(
-      "%s. Another job writes to this run directory: stop one of them, or give one a "
-      "--run-dir of its own",
-      status.message()));
-}
-
 }  // namespace
 
 struct Checkpointer::State {
@@ -57,7 +49,7 @@ struct Checkpointer::State {
   checkpoint::EpochRecord epoch;                         // This attempt's, once it has begun.
   std::unique_ptr<checkpoint::Writer> writer;            // Null before.
   std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
-  std::vector<EngineSnapshots> snapshots;                // Theirs, from the first save on.
+  std::vector<EngineSnapshots> snapshots;                // Snapshots()
   TrackedStates tracked;
   std::vector<NamedTensor> tensors;  // By TrackedName.
   bool tensors_checked = false;      // They are the same on every rank.
@@ -90,10 +82,13 @@ struct Checkpointer::State {
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> ReadLatest(std::string& note);
   // Goes on from a checkpoint that was read.
   absl::Status Resume(const checkpoint::Checkpoint& from, std::string note);
-  // Everything that a checkpoint of now holds. `leaves_on_device`: as EngineSnapshot's.
-  absl::StatusOr<EngineSnapshot> Take(bool leaves_on_device);
+  // Fills a snapshot with everything that a checkpoint of now holds.
+  absl::StatusOr<EngineSnapshot> Take(EngineSnapshot snapshot);
   checkpoint::SaveReport Save(int64_t step, SaveKind kind);
   checkpoint::SaveReport Write(int64_t step);
+  // The engines'. Where one is new, it waits until a GPU has ended the last step.
+  std::vector<EngineSnapshots>& Snapshots();
+  bool GathersWeights();
   // Saves beside training: starts one, or skips it because one is still under way on some rank.
   absl::Status StartSave(int64_t step);
   // Records how a save in the background ended. FailedPrecondition: this job is fenced.
@@ -248,11 +243,9 @@ absl::Status Checkpointer::RestoreLatest() {
   DT_RETURN_IF_ERROR(state_->CheckTracked());
   DT_RETURN_IF_ERROR(state_->EndBackground(/*wait=*/true));
   uint64_t bytes = 0;
-  uint64_t live = 0;
   for (const auto& [name, engine] : state_->engines) {
     DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
     bytes += StoredBytes(engine->state());
-    live += LiveBytes(engine->state(), state_->job.world_size());
   }
   DT_RETURN_IF_ERROR(state_->CheckTensors());
   if (state_->job.rank() == 0) {
@@ -261,13 +254,15 @@ absl::Status Checkpointer::RestoreLatest() {
   DT_RETURN_IF_ERROR(state_->tiers->CheckRoom(bytes));
   std::string note;
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->ReadLatest(note));
+  state_->Snapshots();  // Now, before a GPU has steps to end.
   if (checkpoint != nullptr) {
     DT_RETURN_IF_ERROR(state_->Resume(*checkpoint, std::move(note)));
   } else if (state_->journal.is_wanted()) {  // Its steps need a checkpoint to be replayed from.
     state_->Save(state_->engines[0].second->step(), SaveKind::kInStep);
   }
   if (state_->background != nullptr && SavesOnTheWay(state_->job.config())) {
-    state_->background->Expect(live);
+    state_->background->Expect((bytes + TrackedBytes(state_->tensors)) /
+                               static_cast<uint64_t>(state_->job.world_size()));
   }
   return absl::OkStatus();
 }
@@ -283,51 +278,51 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step, SaveKind kind) {
   return report;
 }
 
-absl::StatusOr<EngineSnapshot> Checkpointer::State::Take(bool leaves_on_device) {
-  for (size_t i = 0; i < engines.size(); ++i) {
-    const auto& [name, engine] = engines[i];
-    const EngineState& state = engine->state();  // Waits until a GPU says how its last step ended.
-    if (i == snapshots.size()) {
-      snapshots.emplace_back(state, place(), i == 0 ? "" : name);
-    }
-  }
-  EngineSnapshot snapshot;
-  snapshot.leaves_on_device = leaves_on_device;
-  for (EngineSnapshots& of_engine : snapshots) {
+absl::StatusOr<EngineSnapshot> Checkpointer::State::Take(EngineSnapshot snapshot) {
+  for (EngineSnapshots& of_engine : Snapshots()) {
     DT_RETURN_IF_ERROR(of_engine.AddTo(snapshot));
+  }
+  if (GathersWeights()) {
+    snapshot.source.SortAsWritten();
   }
   if (!tensors.empty()) {
     DT_RETURN_IF_ERROR(AddTrackedTensors(tensors, place(), snapshot));
-    if (!job.state().device->is_host() && !leaves_on_device) {
+    if (!job.state().device->is_host() && !snapshot.gpu.has_value()) {
       DT_RETURN_IF_ERROR(job.state().device->Synchronize());
     }
   }
-  snapshot.source.complete.emplace_back([name = engines[0].first, states = tracked.Save(),
-                                         values = job.metrics().ValuesAtStep(),
-                                         accepted = job.state().accepted_changes,
-                                         host = tiers->host()](checkpoint::SpanSource& source) {
-    source.job.engine["name"] = name;
-    if (!values.empty()) {  // They choose the best.
-      source.job.engine["metrics"] = values;
-    }
-    if (!accepted.empty()) {
-      source.job.engine["accepted_changes"] = accepted;
-    }
-    source.rank["tracked"] = states;
-    if (!host.empty()) {
-      source.rank["host"] = host;  // It has this rank's files.
-    }
-    source.job.user = states;
-  });
+  AddJobRecords({.model = engines[0].first,
+                 .tracked = tracked.Save(),
+                 .metrics = job.metrics().ValuesAtStep(),
+                 .accepted_changes = job.state().accepted_changes,
+                 .host = tiers->host()},
+                snapshot.source);
   return snapshot;
 }
 
 checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
-  absl::StatusOr<EngineSnapshot> snapshot = Take(/*leaves_on_device=*/false);
+  if (background != nullptr && GathersWeights()) {  // Within the memory that other saves have.
+    return background->SaveAndWait(
+        step, *writer, [this](EngineSnapshot snapshot) { return Take(std::move(snapshot)); });
+  }
+  absl::StatusOr<EngineSnapshot> snapshot = Take({});
   if (!snapshot.ok()) {  // The group is broken: nobody can save.
     return {.status = snapshot.status(), .id = {.step = step}};
   }
   return writer->Save(step, snapshot->source, exchange);
+}
+
+std::vector<EngineSnapshots>& Checkpointer::State::Snapshots() {
+  for (size_t i = snapshots.size(); i < engines.size(); ++i) {
+    const auto& [name, engine] = engines[i];
+    snapshots.emplace_back(engine->state(), place(), i == 0 ? "" : name);
+  }
+  return snapshots;
+}
+
+bool Checkpointer::State::GathersWeights() {
+  return std::any_of(Snapshots().begin(), Snapshots().end(),
+                     [](const auto& of_engine) { return !of_engine.state().lives().empty(); });
 }
 
 absl::Status Checkpointer::State::StartSave(int64_t step) {
@@ -342,14 +337,17 @@ absl::Status Checkpointer::State::StartSave(int64_t step) {
   }
   background->BeginBlocking();
   const ScopedPhase phase("dtrain::checkpoint", background->blocked_s());
-  absl::StatusOr<EngineSnapshot> snapshot = Take(background->CopiesFromDevice());
+  absl::StatusOr<EngineSnapshot> snapshot = Take(background->NewSnapshot());
   if (!snapshot.ok()) {  // The ranks learn of it from each other when the save begins.
     const absl::Status failure = snapshot.status();
+    if (GathersWeights()) {
+      return failure;  // The others wait for this rank in their gathers: it cannot go on.
+    }
     snapshot.emplace();
     snapshot->source.status = failure;
   }
-  for (const auto& [name, engine] : engines) {
-    background->Guard(engine->state());
+  for (const EngineSnapshots& of_engine : snapshots) {
+    background->Guard(of_engine.state());
   }
   started_step = step;
   RotateJournal();
@@ -429,6 +427,9 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   const bool stopping = state.job.stop_agreed();
   const bool due = IsDue(state.job.config(), step);
   DT_RETURN_IF_ERROR(state.CheckTracked());
+  if (stopping) {
+    TellStopping(state.job, AgentMessage::kStepFinished, step);
+  }
   DT_RETURN_IF_ERROR(state.EndBackground(stopping));
   state.journal.EndStep(state.tracked, state.tensors);
   if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
@@ -459,13 +460,11 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   state.job.metrics().Flush();
   DT_ASSIGN_OR_RETURN(const std::string why, WhatStopped(state.job));
   state.job.state().saved_at_stop = saved.ok();
-  return saved.ok()
-             ? absl::CancelledError(absl::StrFormat(
-                   "stopped by %s after step %d, which is saved in %s; the same command resumes",
-                   why, step, state.storage->DisplayName("")))
-             : absl::UnavailableError(absl::StrFormat(
-                   "stopped by %s after step %d, but that step could not be saved: %s", why, step,
-                   saved.message()));
+  if (saved.ok()) {
+    TellStopping(state.job, AgentMessage::kStepSaved, step);
+  }
+  return Stopped(absl::StrFormat("stopped by %s after step %d", why, step), saved,
+                 state.storage->DisplayName(""));
 }
 
 absl::Status Checkpointer::Finish() {

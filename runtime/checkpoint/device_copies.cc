@@ -83,7 +83,7 @@ void DeviceCopies::FreeBlock(std::byte* block) {
   blocks_.erase(block);
 }
 
-const DeviceEvent& DeviceCopies::EventOf(const std::byte* block) {
+DeviceEvent& DeviceCopies::EventOf(const std::byte* block) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(block);
   DT_CHECK(found != blocks_.end()) << "a block that is not of this memory";
@@ -92,13 +92,32 @@ const DeviceEvent& DeviceCopies::EventOf(const std::byte* block) {
 
 absl::Status DeviceCopies::Copy(absl::Span<const checkpoint::BlockPart> parts, std::byte* block) {
   DT_RETURN_IF_ERROR(UseDevice());
-  absl::Status status;
+  const DeviceEvent& copied = EventOf(block);
+  absl::Status status = stream_->WaitFor(copied);  // Copies of a save that was given up.
   for (const checkpoint::BlockPart& part : parts) {
     if (status.ok()) {
       status = stream_->Copy(block + part.at, part.from.data(), part.from.size());
     }
   }
-  status.Update(stream_->Record(EventOf(block)));
+  status.Update(stream_->Record(copied));
+  return status;
+}
+
+absl::Status DeviceCopies::CopyInOrder(absl::Span<const checkpoint::BlockPart> parts,
+                                       std::byte* block) {
+  DT_RETURN_IF_ERROR(UseDevice());
+  DeviceEvent& copied = EventOf(block);
+  comm::CudaApi& api = device_.api();
+  absl::Status status =
+      device_.Check(api.StreamWaitEvent(device_.stream(), copied.handle()), "cudaStreamWaitEvent");
+  for (const checkpoint::BlockPart& part : parts) {
+    if (status.ok()) {
+      status = device_.Check(
+          api.CopyAsync(block + part.at, part.from.data(), part.from.size(), device_.stream()),
+          "cudaMemcpyAsync");
+    }
+  }
+  status.Update(copied.Record());
   return status;
 }
 

@@ -3,6 +3,9 @@
 // update waits for them on the device. So the thread that trains waits for no copy, and the
 // thread that writes waits for each before it reads.
 //
+// What the next work of the compute stream may change, and what is whole only for a while there, is
+// copied in that stream's own order (CopyInOrder).
+//
 // Begin and HoldUpdate are for the thread that trains, all else is thread-safe. An error makes the
 // save fail whose copies they are, and nothing else.
 #pragma once
@@ -40,6 +43,8 @@ class DeviceCopies final : public checkpoint::StagingDevice {
   std::byte* MakeBlock() override;
   void FreeBlock(std::byte* block) override;
   absl::Status Copy(absl::Span<const checkpoint::BlockPart> parts, std::byte* block) override;
+  absl::Status CopyInOrder(absl::Span<const checkpoint::BlockPart> parts,
+                           std::byte* block) override;
   absl::Status Await(const std::byte* block) override;
 
  private:
@@ -52,7 +57,7 @@ class DeviceCopies final : public checkpoint::StagingDevice {
   // The current device is one of the thread.
   absl::Status UseDevice() const;
   absl::StatusOr<Block> NewBlock() const;
-  const DeviceEvent& EventOf(const std::byte* block);
+  DeviceEvent& EventOf(const std::byte* block);
   absl::Status AwaitEvent(const DeviceEvent& event);
   // Unless `status` is OK, makes the snapshot's copies worthless. Gives why they are.
   absl::Status Note(const absl::Status& status);

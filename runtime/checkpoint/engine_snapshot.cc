@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "ATen/Functions.h"
@@ -11,6 +12,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "kernels/optimizer/step_verdict.h"
 #include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/restore/shared_ranges.h"
 #include "runtime/checkpoint/restore/stored_state.h"
@@ -77,7 +79,7 @@ void AddUpdateState(const EngineState& state, absl::Span<const plan::OwnedRange>
   const int64_t begin = stored.empty() ? 0 : stored[0].local;
   const int64_t elements = ElementsOf(stored);
   for (const auto& [name, tensor] : UpdateState(state)) {
-    const bool on_device = snapshot.leaves_on_device && IsOnDevice(state, tensor);
+    const bool on_device = snapshot.Leaves(tensor);
     const bool stays = on_device || tensor.is_cpu();
     const auto width = static_cast<size_t>(tensor.itemsize());
     snapshot.source.state.push_back(
@@ -103,12 +105,14 @@ bool HoldsFarStates(const checkpoint::SpanSource& source) {
 absl::Status AddOwnBuffers(const EngineState& state, const RankPlace& place,
                            const std::string& prefix, EngineSnapshot& snapshot) {
   for (const auto& [name, tensor] : OwnBuffers(state, place)) {
-    const at::Tensor kept = OnHost(tensor, snapshot);
+    const bool on_device = snapshot.Leaves(tensor);
+    const at::Tensor kept = on_device ? tensor : OnHost(tensor, snapshot);
     DT_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(kept.scalar_type()));
     snapshot.keep.push_back(kept);
     snapshot.source.state.push_back({{prefix + name, dtype, kept.sizes().vec()},
                                      BytesOf(kept),
-                                     StayOf(tensor, kept, checkpoint::BytesStay::kUntilStep)});
+                                     StayOf(tensor, kept, checkpoint::BytesStay::kUntilStep),
+                                     on_device});
   }
   return absl::OkStatus();
 }
@@ -161,7 +165,7 @@ std::string LayoutHash(const plan::ParamLayout& layout) {
 }
 std::string LayoutHash(const EngineState& state) { return LayoutHash(state.flat->layout()); }
 
-EngineSnapshots::EngineSnapshots(const EngineState& state, RankPlace place, const std::string& name)
+EngineSnapshots::EngineSnapshots(EngineState& state, RankPlace place, const std::string& name)
     : state_(state),
       place_(place),
       name_(name),
@@ -169,10 +173,33 @@ EngineSnapshots::EngineSnapshots(const EngineState& state, RankPlace place, cons
 EngineSnapshots::EngineSnapshots(EngineSnapshots&& other) noexcept = default;
 EngineSnapshots::~EngineSnapshots() = default;
 
+absl::StatusOr<EngineSnapshots::ProgressThen> EngineSnapshots::Progress(bool may_be_late) {
+  const Device& device = state_.flat->device();
+  constexpr size_t kBytes = sizeof(kernels::StepVerdictNumbers);
+  if (may_be_late && verdict_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<PinnedMemory>> memory = PinnedMemory::Create(device, kBytes);
+    may_be_late = memory.ok();  // A rank that failed here would be missed in the others' gathers.
+    verdict_ = memory.ok() ? *std::move(memory) : nullptr;
+  }
+  const std::optional<UnsettledStep> unsettled = state_.last_step.settle(may_be_late);
+  DT_RETURN_IF_ERROR(state_.last_step.status);
+  if (!unsettled.has_value()) {
+    return ProgressThen([progress = state_.progress] { return progress; });
+  }
+  DT_RETURN_IF_ERROR(device.Copy(verdict_->data(), unsettled->verdict, kBytes));
+  return ProgressThen(
+      [step = *unsettled, copy = verdict_->data()]() -> absl::StatusOr<TrainingProgress> {
+        DT_RETURN_IF_ERROR(step.health());
+        kernels::StepVerdictNumbers verdict;
+        std::memcpy(&verdict, copy, sizeof(verdict));
+        return step.progress(verdict.skip != 0);
+      });
+}
+
 absl::Status EngineSnapshots::AddTo(EngineSnapshot& snapshot) {
   const at::NoGradGuard no_grad;
   const std::string prefix = StoredPrefix(name_);
-  DT_RETURN_IF_ERROR(state_.settled);
+  DT_ASSIGN_OR_RETURN(ProgressThen progress, Progress(snapshot.gpu.has_value()));
   DT_RETURN_IF_ERROR(model_->AddTo(snapshot));
   std::vector<plan::OwnedRange> stored = StoredRanges(state_, place_);
   AddUpdateState(state_, stored, prefix, snapshot);
@@ -187,19 +214,41 @@ absl::Status EngineSnapshots::AddTo(EngineSnapshot& snapshot) {
     AddRng(snapshot);
   }
   if (const Device& device = state_.flat->device();
-      !device.is_host() && (!snapshot.leaves_on_device || HoldsFarStates(snapshot.source))) {
+      !device.is_host() && (!snapshot.gpu.has_value() || HoldsFarStates(snapshot.source))) {
     DT_RETURN_IF_ERROR(device.Synchronize());
   }
   snapshot.source.complete.emplace_back(
-      [&state = state_, name = name_, rank = place_.rank, progress = state_.progress,
+      [&state = state_, name = name_, rank = place_.rank, progress = std::move(progress),
        stored = std::move(stored)](checkpoint::SpanSource& source) {
+        const absl::StatusOr<TrainingProgress> then = progress();
+        source.status.Update(then.status());
+        if (!then.ok()) {
+          return;
+        }
         if (name.empty()) {
-          CompleteJob(state, progress, RangesJson(stored), rank, source);
+          CompleteJob(state, *then, RangesJson(stored), rank, source);
         } else {
-          CompleteOther(state, progress, RangesJson(stored), name, source);
+          CompleteOther(state, *then, RangesJson(stored), name, source);
         }
       });
   return absl::OkStatus();
+}
+
+void AddJobRecords(JobRecords records, checkpoint::SpanSource& source) {
+  source.complete.emplace_back([records = std::move(records)](checkpoint::SpanSource& whole) {
+    whole.job.engine["name"] = records.model;
+    if (!records.metrics.empty()) {
+      whole.job.engine["metrics"] = records.metrics;
+    }
+    if (!records.accepted_changes.empty()) {
+      whole.job.engine["accepted_changes"] = records.accepted_changes;
+    }
+    whole.rank["tracked"] = records.tracked;
+    if (!records.host.empty()) {
+      whole.rank["host"] = records.host;
+    }
+    whole.job.user = records.tracked;
+  });
 }
 
 uint64_t StoredBytes(const EngineState& state) {
@@ -211,18 +260,6 @@ uint64_t StoredBytes(const EngineState& state) {
     bytes += static_cast<uint64_t>(state.flat->layout().total_elements()) * tensor.itemsize();
   }
   return bytes;
-}
-
-uint64_t LiveBytes(const EngineState& state, int world_size) {
-  uint64_t bytes = 0;
-  for (const StoredTensor& item : StoredTensors(state)) {
-    // Gathered weights are copies, and so are buffers and frozen weights.
-    bytes += item.shared.has_value() || !item.is_updated ? 0 : item.tensor.nbytes();
-  }
-  for (const auto& [name, tensor] : UpdateState(state)) {
-    bytes += static_cast<uint64_t>(state.flat->layout().total_elements()) * tensor.itemsize();
-  }
-  return bytes / static_cast<uint64_t>(world_size);
 }
 
 }  // namespace dtrain

@@ -14,13 +14,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/json.h"
 #include "checkpoint/state_source.h"
+#include "runtime/device/device.h"
 #include "runtime/offload/offload_options.h"
 #include "runtime/optimizer/engine_state.h"
 
@@ -44,14 +49,21 @@ std::string LayoutHash(const plan::ParamLayout& layout);
 std::string LayoutHash(const EngineState& state);
 
 // Spans into the engines' memory: the engines must not step while the source is used. The vectors
-// keep copies (the tensors that this rank writes, at ZeRO stage 3 and from a GPU) alive.
+// keep copies (of what a GPU holds, and of gathered weights) alive.
 struct EngineSnapshot {
   checkpoint::SpanSource source;
   std::vector<at::Tensor> keep;
-  // Set before it is taken: what a GPU holds until the next update is left there
-  // (checkpoint::NamedTensor::on_device), and copies of the rest are only queued on the compute
-  // stream. Else all is copied, and the copies are whole.
-  bool leaves_on_device = false;
+  // These two are set before it is taken, for a save by a checkpoint::StagedSource. Gathered
+  // weights are left to SpanSource::gathers; else they are copied.
+  bool is_staged = false;
+  // What lies in the memory of this GPU is left there (checkpoint::NamedTensor::on_device), and
+  // copies of what cannot be are only queued on the compute stream. None: all that a GPU holds is
+  // copied, and the copies are whole.
+  std::optional<at::Device> gpu;
+
+  bool Leaves(const at::Tensor& tensor) const {
+    return gpu.has_value() && tensor.device() == *gpu && tensor.is_contiguous();
+  }
 };
 
 class WrittenModel;  // model_tensors.h
@@ -62,25 +74,40 @@ class WrittenModel;  // model_tensors.h
 class EngineSnapshots {
  public:
   // REQUIRES: `state` outlives this object and its snapshots.
-  EngineSnapshots(const EngineState& state, RankPlace place, const std::string& name);
+  EngineSnapshots(EngineState& state, RankPlace place, const std::string& name);
   EngineSnapshots(EngineSnapshots&& other) noexcept;
   ~EngineSnapshots();
 
   // Adds the engine as it is now to a snapshot that has those before it. Collective at ZeRO stage
-  // 3, where weights are gathered one by one.
+  // 3, unless the snapshot is staged: weights are gathered one by one.
   absl::Status AddTo(EngineSnapshot& snapshot);
+  EngineState& state() const { return state_; }
 
  private:
-  const EngineState& state_;
+  // Gives the progress at the moment of the snapshot, once its copies are whole. Where it
+  // `may_be_late`, a GPU need not have ended the last step.
+  using ProgressThen = std::function<absl::StatusOr<TrainingProgress>()>;
+  absl::StatusOr<ProgressThen> Progress(bool may_be_late);
+
+  EngineState& state_;
   RankPlace place_;
   std::string name_;
+  std::unique_ptr<PinnedMemory> verdict_;  // A copy of the last step's; null: there is none yet.
   std::unique_ptr<WrittenModel> model_;
 };
 
+// What a checkpoint says of the job beside its engines.
+struct JobRecords {
+  std::string model;  // The first engine's name.
+  Json tracked;       // The values of tracked states.
+  Json metrics;       // Of the step; they choose the best checkpoint.
+  Json accepted_changes;
+  std::string host;  // The one that has this rank's files; "": all hosts have them.
+};
+// The thread that writes adds them to the source, behind the engines' records.
+void AddJobRecords(JobRecords records, checkpoint::SpanSource& source);
+
 // The size of a checkpoint's tensors of this engine, in the files of all ranks together.
 uint64_t StoredBytes(const EngineState& state);
-// About how many bytes of one rank's snapshot of this engine lie in memory that the next update
-// changes.
-uint64_t LiveBytes(const EngineState& state, int world_size);
 
 }  // namespace dtrain

@@ -253,7 +253,7 @@ absl::Status ExportModel(Job& job, Engine& engine, const std::string& directory,
                          const ExportOptions& options) {
   const at::NoGradGuard no_grad;
   const EngineState& state = engine.state();
-  DT_RETURN_IF_ERROR(state.settled);
+  DT_RETURN_IF_ERROR(state.last_step.status);
   const std::vector<StoredTensor> stored = TensorsOf(state, options);
   ModelFolderContent content;
   if (!state.options.model_config.is_null()) {

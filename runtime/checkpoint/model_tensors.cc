@@ -167,11 +167,6 @@ at::Tensor OnHost(const at::Tensor& tensor, EngineSnapshot& snapshot) {
   return copy;
 }
 
-bool IsOnDevice(const EngineState& state, const at::Tensor& tensor) {
-  const Device& device = state.flat->device();
-  return !device.is_host() && tensor.device() == device.tensors();
-}
-
 checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
                              checkpoint::BytesStay changes) {
   return kept.is_alias_of(tensor) ? changes : checkpoint::BytesStay::kWithSnapshot;
@@ -211,20 +206,45 @@ WrittenModel::WrittenModel(const EngineState& state, RankPlace place, const std:
 
 bool WrittenModel::IsUnchanged(const Item& item) {
   const at::Tensor& tensor = item.stored.tensor;
-  return item.last.stay != checkpoint::BytesStay::kWithSnapshot &&
+  return !item.stored.shared.has_value() &&
+         item.last.stay != checkpoint::BytesStay::kWithSnapshot &&
          tensor.const_data_ptr() == static_cast<const void*>(item.last.bytes.data()) &&
          tensor.sizes() == at::IntArrayRef(item.last.spec.shape) && tensor.is_contiguous() &&
          tensor.scalar_type() == item.type;
 }
 
+absl::Status WrittenModel::AddGather(Item& item, EngineSnapshot& snapshot) const {
+  const at::Tensor& tensor = item.stored.tensor;
+  checkpoint::Gather gather;
+  gather.name = item.last.spec.name;
+  DT_ASSIGN_OR_RETURN(gather.dtype, DTypeOf(tensor.scalar_type()));
+  if (item.is_mine) {
+    item.last.spec.dtype = gather.dtype;
+    item.last.spec.shape = tensor.sizes().vec();
+    item.last.bytes = BytesOf(tensor);  // Gathered weights always have the same addresses.
+    item.last.stay = checkpoint::BytesStay::kInGather;
+    item.last.on_device = snapshot.Leaves(tensor);
+    gather.model = static_cast<int64_t>(snapshot.source.model.size());
+    snapshot.source.model.push_back(item.last);
+  }
+  gather.run = [this, &item](absl::FunctionRef<void()> function) {
+    return WithWhole(state_, item.stored, function);
+  };
+  snapshot.source.gathers.push_back(std::move(gather));
+  return absl::OkStatus();
+}
+
 absl::Status WrittenModel::AddTo(EngineSnapshot& snapshot) {
-  DT_ASSIGN_OR_RETURN(Copies copies, Copies::Create(place_.copies, copied_bytes_));
+  DT_ASSIGN_OR_RETURN(Copies copies,
+                      Copies::Create(place_.copies, snapshot.is_staged ? 0 : copied_bytes_));
   snapshot.source.model.reserve(snapshot.source.model.size() + items_.size());
   for (Item& item : items_) {
     const at::Tensor& tensor = item.stored.tensor;
-    const bool on_device = snapshot.leaves_on_device && item.stored.is_updated &&
-                           !item.stored.shared.has_value() && tensor.is_contiguous() &&
-                           IsOnDevice(state_, tensor);
+    if (snapshot.is_staged && item.stored.shared.has_value()) {
+      DT_RETURN_IF_ERROR(AddGather(item, snapshot));
+      continue;
+    }
+    const bool on_device = snapshot.Leaves(tensor) && !item.stored.shared.has_value();
     if (IsUnchanged(item) && item.last.on_device == on_device) {
       snapshot.source.model.push_back(item.last);
       continue;

@@ -20,9 +20,6 @@ namespace dtrain {
 // The memory of a contiguous tensor.
 absl::Span<std::byte> BytesOf(const at::Tensor& tensor);
 
-// Whether it lies in the memory of a GPU on which the engine trains.
-bool IsOnDevice(const EngineState& state, const at::Tensor& tensor);
-
 // Until when `kept`, which OnHost gave of `tensor`, has its content: for as long as the snapshot if
 // it is a copy, else until `changes`.
 checkpoint::BytesStay StayOf(const at::Tensor& tensor, const at::Tensor& kept,
@@ -72,8 +69,8 @@ class WrittenModel {
  public:
   // `prefix` stands before public names. REQUIRES: `state` outlives this object.
   WrittenModel(const EngineState& state, RankPlace place, const std::string& prefix);
-  // Adds them as they are now. At ZeRO stage 3 a collective: each tensor is gathered in turn, and
-  // its writer keeps a copy.
+  // Adds them as they are now. At ZeRO stage 3 a collective, unless the snapshot is staged: each
+  // tensor is gathered in turn, and its writer keeps a copy.
   absl::Status AddTo(EngineSnapshot& snapshot);
 
  private:
@@ -85,6 +82,8 @@ class WrittenModel {
     at::ScalarType type = at::ScalarType::Undefined;
   };
 
+  // Leaves the gather of the tensor to who stages the snapshot.
+  absl::Status AddGather(Item& item, EngineSnapshot& snapshot) const;
   // Whether `item.last` still names the memory of the tensor itself, so that a snapshot need not go
   // through LibTorch for it. The program may have given a tensor other memory, or another shape.
   static bool IsUnchanged(const Item& item);

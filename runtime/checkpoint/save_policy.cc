@@ -1,5 +1,7 @@
 #include "runtime/checkpoint/save_policy.h"
 
+#include "absl/strings/str_format.h"
+
 namespace dtrain {
 
 bool IsDue(const Config& config, int64_t step) {
@@ -18,6 +20,22 @@ checkpoint::Retention KeptCheckpoints(const Config& config) {
           .best = static_cast<int>(best.count),
           .metric = best.metric,
           .larger_is_better = best.larger_is_better};
+}
+
+// It is not temporary: both jobs would take it from each other through all their restarts.
+absl::Status Fenced(const absl::Status& status) {
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s. Another job writes to this run directory: stop one of them, or give one a "
+      "--run-dir of its own",
+      status.message()));
+}
+
+absl::Status Stopped(const std::string& stop, const absl::Status& saved,
+                     const std::string& folder) {
+  return saved.ok() ? absl::CancelledError(absl::StrFormat(
+                          "%s, which is saved in %s; the same command resumes", stop, folder))
+                    : absl::UnavailableError(absl::StrFormat(
+                          "%s, but that step could not be saved: %s", stop, saved.message()));
 }
 
 }  // namespace dtrain

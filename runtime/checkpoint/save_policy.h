@@ -1,9 +1,10 @@
-// When a run saves, and which of its checkpoints it keeps: what the configuration says, for the
-// writer. Pure.
+// When a run saves, which of its checkpoints it keeps, and how saves end it. Pure.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "absl/status/status.h"
 #include "checkpoint/commit/retention.h"
 #include "dtrain/config.h"
 
@@ -16,5 +17,12 @@ bool IsDue(const Config& config, int64_t step);
 bool SavesOnTheWay(const Config& config);
 
 checkpoint::Retention KeptCheckpoints(const Config& config);
+
+// The end of a job whose run directory another one has taken, as `status` of a save says.
+absl::Status Fenced(const absl::Status& status);
+
+// The end of a job that was stopped: Cancelled if its last step is saved in `folder`, else
+// Unavailable. `stop`: why and behind which step. `saved`: how its save ended.
+absl::Status Stopped(const std::string& stop, const absl::Status& saved, const std::string& folder);
 
 }  // namespace dtrain

@@ -58,6 +58,14 @@ absl::Status AddTensors(const std::string& name, std::vector<TrackedTensor> tens
   return absl::OkStatus();
 }
 
+uint64_t TrackedBytes(absl::Span<const NamedTensor> tensors) {
+  uint64_t bytes = 0;
+  for (const NamedTensor& item : tensors) {
+    bytes += item.tensor.nbytes();
+  }
+  return bytes;
+}
+
 absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> tensors) {
   plan::StableHash hash;
   absl::Status storable;
@@ -83,10 +91,7 @@ absl::Status CheckSameTensors(comm::Group& group, absl::Span<const NamedTensor> 
 absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const RankPlace& place,
                                EngineSnapshot& snapshot) {
   const at::NoGradGuard no_grad;
-  uint64_t total = 0;
-  for (const NamedTensor& item : tensors) {
-    total += item.tensor.nbytes();
-  }
+  const uint64_t total = TrackedBytes(tensors);
   uint64_t before = 0;
   for (const NamedTensor& item : tensors) {
     DT_ASSIGN_OR_RETURN(checkpoint::TensorSpec spec, SpecOf(item));
@@ -97,10 +102,13 @@ absl::Status AddTrackedTensors(absl::Span<const NamedTensor> tensors, const Rank
     if (static_cast<int>(begin * place.world_size) != place.rank) {
       continue;
     }
-    const at::Tensor kept = OnHost(item.tensor.detach().contiguous(), snapshot);
+    const at::Tensor tensor = item.tensor.detach();
+    const bool on_device = snapshot.Leaves(tensor);
+    const at::Tensor kept = on_device ? tensor : OnHost(tensor.contiguous(), snapshot);
     snapshot.keep.push_back(kept);
     snapshot.source.state.push_back({std::move(spec), BytesOf(kept),
-                                     StayOf(item.tensor, kept, checkpoint::BytesStay::kUntilStep)});
+                                     StayOf(tensor, kept, checkpoint::BytesStay::kUntilStep),
+                                     on_device});
   }
   return absl::OkStatus();
 }

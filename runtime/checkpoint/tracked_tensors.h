@@ -2,6 +2,7 @@
 // the same on every rank: each is stored once, whole, by one rank, in state/, and read by all.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ std::string TrackedName(const std::string& group, const std::string& tensor);
 // already, or has no memory.
 absl::Status AddTensors(const std::string& name, std::vector<TrackedTensor> tensors,
                         std::vector<NamedTensor>& all);
+
+// Of all of them together.
+uint64_t TrackedBytes(absl::Span<const NamedTensor> tensors);
 
 // Collective. InvalidArgument on every rank unless all track tensors of the same names, types and
 // shapes in the same order.

@@ -24,7 +24,9 @@ EngineCore::EngineCore(std::unique_ptr<EngineParts> parts, MicroBatches::Parts m
       state_(parts_->state),
       health_(parts_->health),
       step_(parts_->step),
-      micro_batches_(*parts_, std::move(micro_batches), watch_always) {}
+      micro_batches_(*parts_, std::move(micro_batches), watch_always) {
+  state_.last_step.settle = [this](bool may_be_unsettled) { return Settle(may_be_unsettled); };
+}
 
 // The strategy waits for the last launch of a graph, so it goes before the graphs.
 EngineCore::~EngineCore() { parts_->strategy.reset(); }
@@ -32,9 +34,19 @@ EngineCore::~EngineCore() { parts_->strategy.reset(); }
 EngineState& EngineCore::SettledState() {
   // The caller may restore weights, which changes no version counter of theirs.
   micro_batches_.DropWeightCodes();
-  state_.settled = parts_->strategy->SettleLastStep();
-  state_.settled.Update(health_.weights());
+  state_.last_step.status = parts_->strategy->SettleLastStep();
+  state_.last_step.status.Update(health_.weights());
   return state_;
+}
+
+std::optional<UnsettledStep> EngineCore::Settle(bool may_be_unsettled) {
+  if (may_be_unsettled && health_.weights().ok()) {
+    if (std::optional<UnsettledStep> step = parts_->strategy->Unsettled(); step.has_value()) {
+      return step;
+    }
+  }
+  SettledState();
+  return std::nullopt;
 }
 
 absl::Status EngineCore::CheckIdle() const {

@@ -33,6 +33,8 @@ class EngineCore {
   const EngineState& state() const { return state_; }
   // For a checkpointer: the state once it is known how the last step ended.
   EngineState& SettledState();
+  // EngineState::settle.
+  std::optional<UnsettledStep> Settle(bool may_be_unsettled);
 
   // `data` may be null: it is put back with all else when the step fails.
   absl::StatusOr<StepReport> Step(const StepCalls& calls, Tracked* data);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "runtime/engine/agreement.h"
 #include "runtime/engine/device/device_phases.h"
 #include "runtime/gradients/gradient_sync.h"
+#include "runtime/optimizer/engine_state.h"
 
 namespace dtrain {
 
@@ -32,6 +34,8 @@ class StepStrategy {
   // How the step before ended is in the state from here on: whether it changed weights, and the
   // next loss scale.
   virtual absl::Status SettleLastStep() = 0;
+  // That step, while the state does not say how it ended, if all that follows is in the progress.
+  virtual std::optional<UnsettledStep> Unsettled() const { return std::nullopt; }
   // Collective: what is to be said of that step is said. An error ends the run on all ranks.
   virtual absl::Status ReportLastStep() = 0;
 

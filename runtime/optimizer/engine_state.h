@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,25 @@ struct TrainingProgress {
   // fp16: gradients are made of the loss's sum over this many samples, a power of two near what the
   // first micro-batch counted, so that they are as large as those of a mean. 0: not known yet.
   double loss_unit = 0;
+};
+
+// A step on a GPU that has ended for the host, which does not know yet whether it changed anything.
+struct UnsettledStep {
+  // In device memory: what is queued on the compute stream now finds the step's verdict there.
+  const kernels::StepVerdictNumbers* verdict = nullptr;
+  // The progress when that is known. For any thread, as the next.
+  std::function<TrainingProgress(bool skipped)> progress;
+  // Once the device has passed the step: why what came of it is worthless.
+  std::function<absl::Status()> health;
+};
+
+// How the last step ended.
+struct LastStep {
+  // Why a device did not say so, or its weights did not come: then nothing may be saved.
+  absl::Status status;
+  // For a save. Brings this and the engine's progress up to date, and waits for a GPU; or, if the
+  // step `may_be_unsettled`, gives it and does not wait.
+  std::function<std::optional<UnsettledStep>(bool may_be_unsettled)> settle;
 };
 
 // A step on a GPU whose reduced gradient is complete for what is queued on the compute stream.
@@ -132,9 +152,7 @@ class EngineState {
   int zero_stage = 0;
   TrainingProgress progress;
   EngineOptions options;
-  // Why a device did not say how its last step ended, or its weights did not come: then nothing
-  // here may be saved.
-  absl::Status settled;
+  LastStep last_step;
   StepHooks hooks;
 
   // The sets of parameters that are gathered: none below stage 3.

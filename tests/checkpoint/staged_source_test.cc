@@ -8,121 +8,22 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
-#include <mutex>
 #include <new>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "base/numeric/prng.h"
 #include "base/status.h"
+#include "tests/checkpoint/commit/staged_owner.h"
 
 namespace dtrain::checkpoint::staged_source_test {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-constexpr size_t kSegment = kSegmentBytes;
-// Tensors within a segment, over several, ending and beginning at their borders, and empty.
-constexpr size_t kSizes[] = {5,        kSegment - 5, 3, 0, 2 * kSegment + 1, 17, 17,
-                             kSegment, 3 * kSegment, 1};
-
-// The memory of an engine, and a snapshot of it.
-struct Owner {
-  std::vector<Bytes> tensors;
-  std::vector<Bytes> before;  // Their contents before.
-
-  explicit Owner(uint64_t seed) {
-    SplitMix64 random(seed);
-    for (const size_t size : kSizes) {
-      Bytes& bytes = tensors.emplace_back(size);
-      for (std::byte& byte : bytes) {
-        byte = static_cast<std::byte>(random.Next());
-      }
-    }
-    before = tensors;
-  }
-  // The first half is the model's, the rest state; `stay` is that of tensor i.
-  SpanSource Snapshot(const std::vector<BytesStay>& stay) const {
-    SpanSource source;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const auto size = static_cast<int64_t>(tensors[i].size());
-      auto& list = i < tensors.size() / 2 ? source.model : source.state;
-      list.push_back({{std::to_string(i), DType::kUInt8, {size}}, tensors[i], stay[i]});
-    }
-    return source;
-  }
-  void Change(const std::vector<BytesStay>& stay, BytesStay which) {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (stay[i] == which) {
-        std::fill(tensors[i].begin(), tensors[i].end(), std::byte{0xee});
-      }
-    }
-  }
-};
-
-absl::Status Read(StagedSource& source, size_t tensors, size_t tensor, Bytes& into) {
-  const auto sink = [&](absl::Span<const std::byte> part) {
-    into.insert(into.end(), part.begin(), part.end());
-    return absl::OkStatus();
-  };
-  return tensor < tensors / 2 ? source.GiveModel(tensor, sink)
-                              : source.GiveState(tensor - tensors / 2, sink);
-}
-
-// All tensors, in the order of `order`.
-std::vector<Bytes> ReadAll(StagedSource& source, const std::vector<size_t>& order) {
-  std::vector<Bytes> read(order.size());
-  for (const size_t tensor : order) {
-    EXPECT_TRUE(Read(source, order.size(), tensor, read[tensor]).ok());
-  }
-  return read;
-}
-
-std::vector<size_t> Order(uint64_t seed) {
-  std::vector<size_t> order(std::size(kSizes));
-  std::iota(order.begin(), order.end(), size_t{0});
-  SplitMix64 random(seed);
-  for (size_t i = order.size(); i > 1; --i) {
-    std::swap(order[i - 1], order[random.Next() % i]);
-  }
-  return order;
-}
-
-// The tensors as a thread writes them while this one lets `update` come.
-std::vector<Bytes> WrittenBeside(StagedSource& source, uint64_t seed,
-                                 absl::FunctionRef<void()> update) {
-  std::vector<Bytes> written;
-  std::thread writer([&] {
-    if (seed % 2 == 0) {
-      source.CopyAhead();
-    }
-    written = ReadAll(source, Order(seed));
-    source.Close();
-  });
-  source.LetUpdate();
-  update();
-  writer.join();
-  return written;
-}
-
-std::vector<BytesStay> DrawnStays(uint64_t seed) {
-  std::vector<BytesStay> stays;
-  SplitMix64 random(seed);
-  for (size_t i = 0; i < std::size(kSizes); ++i) {
-    stays.push_back(static_cast<BytesStay>(random.Next() % 3));
-  }
-  return stays;
-}
-
-const std::vector<BytesStay> kAllLive(std::size(kSizes), BytesStay::kUntilUpdate);
+using namespace staged_testing;  // NOLINT(google-build-using-namespace)
 
 // The pool in segments; the stream of all tensors has eight.
 class StagedSourceTest : public ::testing::TestWithParam<int> {
@@ -136,9 +37,9 @@ TEST_P(StagedSourceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
     Owner owner(seed);
     const std::vector<BytesStay> stay = DrawnStays(seed);
     StagedSource source(owner.Snapshot(stay), pool_);
-    owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
-    const std::vector<Bytes> written =
-        WrittenBeside(source, seed, [&] { owner.Change(stay, BytesStay::kUntilUpdate); });
+    const std::vector<Bytes> written = WrittenBeside(
+        source, seed, [&] { owner.Change(stay, BytesStay::kUntilStep); },
+        [&] { owner.Change(stay, BytesStay::kUntilUpdate); });
     EXPECT_EQ(written, owner.before) << "seed " << seed;
     EXPECT_LE(pool_.bytes(), static_cast<uint64_t>(std::max(1, GetParam())) * kSegmentBytes);
   }
@@ -295,64 +196,6 @@ TEST_P(StagedSourceTest, TheWriterCompletesASnapshotOnceAndInOrder) {
   source.Close();
 }
 
-// A device that copies when it is told to, or when somebody waits for it.
-class LateDevice final : public StagingDevice {
- public:
-  std::byte* MakeBlock() override {
-    if (before_block) {
-      before_block();
-    }
-    const std::lock_guard lock(mutex_);
-    return lacks_memory ? nullptr
-                        : blocks_.emplace_back(std::make_unique<std::byte[]>(kSegment)).get();
-  }
-  void FreeBlock(std::byte* /*block*/) override { Run(); }
-  absl::Status Copy(absl::Span<const BlockPart> parts, std::byte* block) override {
-    const std::lock_guard lock(mutex_);
-    for (const BlockPart& part : parts) {
-      queue_.push_back({block + part.at, part.from});
-    }
-    return failure;
-  }
-  absl::Status Await(const std::byte* /*block*/) override {
-    ++waits;
-    Run();
-    return absl::OkStatus();
-  }
-  void Run() {
-    const std::lock_guard lock(mutex_);
-    for (const Queued& copy : queue_) {
-      std::memcpy(copy.to, copy.from.data(), copy.from.size());
-    }
-    queue_.clear();
-  }
-
-  std::atomic<int> waits{0};
-  absl::Status failure;  // What each copy gives.
-  bool lacks_memory = false;
-  std::function<void()> before_block;  // Called before each block is made.
-
- private:
-  struct Queued {
-    std::byte* to;
-    absl::Span<const std::byte> from;
-  };
-  std::mutex mutex_;
-  std::vector<Queued> queue_;
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
-};
-
-// Every tensor of `source` that stays until an update, or every second one, lies on the device.
-SpanSource OnDevice(SpanSource source, bool all) {
-  size_t index = 0;
-  for (auto* const tensors : {&source.model, &source.state}) {
-    for (NamedTensor& tensor : *tensors) {
-      tensor.on_device = tensor.stay == BytesStay::kUntilUpdate && (all || index++ % 2 == 0);
-    }
-  }
-  return source;
-}
-
 class StagedFromDeviceTest : public ::testing::TestWithParam<int> {
  protected:
   const std::shared_ptr<LateDevice> device_ = std::make_shared<LateDevice>();
@@ -366,10 +209,12 @@ TEST_P(StagedFromDeviceTest, WhatIsWrittenIsWhatWasThereWhenItWasTaken) {
     const std::vector<BytesStay> stay = DrawnStays(seed);
     StagedSource source(OnDevice(owner.Snapshot(seed % 3 == 0 ? kAllLive : stay), seed % 3 == 0),
                         pool_);
-    if (seed % 3 != 0) {
-      owner.Change(stay, BytesStay::kUntilStep);  // The next forward.
-    }
-    const std::vector<Bytes> written = WrittenBeside(source, seed, [&] {
+    const auto step = [&] {
+      if (seed % 3 != 0) {
+        owner.Change(stay, BytesStay::kUntilStep);
+      }
+    };
+    const std::vector<Bytes> written = WrittenBeside(source, seed, step, [&] {
       device_->Run();  // The device's next work comes behind the copies.
       owner.Change(seed % 3 == 0 ? kAllLive : stay, BytesStay::kUntilUpdate);
     });
@@ -463,13 +308,14 @@ TEST(StagedSourceFailTest, ASnapshotThatTurnsOutNotToBeWholeIsNotWritten) {
   source.Close();
 }
 
-TEST(LiveBytesTest, CountsWhatAnUpdateChanges) {
+TEST(StagedBytesTest, CountsWhatAnyPartOfTheStreamTakes) {
   Owner owner(5);
   std::vector<BytesStay> stay(std::size(kSizes), BytesStay::kWithSnapshot);
-  stay[0] = BytesStay::kUntilUpdate;
+  stay[0] = BytesStay::kInGather;
   stay[7] = BytesStay::kUntilUpdate;
   stay[8] = BytesStay::kUntilStep;
-  EXPECT_EQ(LiveBytes(owner.Snapshot(stay)), 5 + kSegment);
+  // Each part has segments of its own.
+  EXPECT_EQ(StagedBytes(owner.Snapshot(stay)), kSegment + kSegment + 3 * kSegment);
 }
 
 }  // namespace

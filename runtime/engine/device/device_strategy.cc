@@ -89,6 +89,26 @@ void DeviceStrategy::Account(EndedStep done) {
   }
 }
 
+// What Account will do.
+std::optional<UnsettledStep> DeviceStrategy::Unsettled() const {
+  if (!unaccounted_.has_value() || job_.config().optimizer().skip_unused) {
+    return std::nullopt;
+  }
+  return UnsettledStep{.verdict = parts_.step->verdict(),
+                       .progress =
+                           [precision = job_.config().precision(), count = unaccounted_->count,
+                            before = state_.progress](bool skipped) {
+                             TrainingProgress after = before;
+                             if (count > 0) {
+                               after.loss_scale =
+                                   plan::NextLossScale(precision, before.loss_scale, skipped);
+                             }
+                             ++(skipped ? after.skipped : after.updates);
+                             return after;
+                           },
+                       .health = [step = parts_.step.get()] { return step->Health(); }};
+}
+
 absl::Status DeviceStrategy::ReportLastStep() {
   if (!unreported_.has_value()) {
     return absl::OkStatus();

@@ -48,6 +48,7 @@ class DeviceStrategy final : public StepStrategy {
   absl::Status Mark(DevicePhases::Phase phase) override { return parts_.step->Mark(phase); }
   absl::Status AddLoss(const at::Tensor& sum) override { return parts_.step->AddLoss(sum); }
   absl::Status SettleLastStep() override;
+  std::optional<UnsettledStep> Unsettled() const override;
   absl::Status ReportLastStep() override;
   absl::Status Fill(StepVote& /*vote*/) override { return absl::OkStatus(); }
   absl::Status Prepare(const StepVerdict& /*verdict*/) override { return absl::OkStatus(); }

@@ -304,16 +304,17 @@ constexpr ConfigKey kKeys[] = {
      "the copy. If a save comes due while one is still being written on some rank, it is skipped "
      "and counted. false: training stands still until a checkpoint is complete."},
     {"checkpoint.staging_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Bytes of memory that a rank may use to copy, for checkpoint.async, the weights and states "
-     "that the next update changes. It is page-locked if the rank trains on a GPU. With fewer than "
-     "they take, an update also waits until enough is written. 0 takes as many as they are, but at "
-     "most a quarter of the free memory of the node, divided among its ranks. Module buffers, "
-     "frozen weights, tracked tensors and what stage 3 gathers are copied beside it."},
+     "Bytes of memory that a rank may use to copy, for checkpoint.async, what a checkpoint holds: "
+     "weights, also those that stage 3 gathers, states, module buffers and tracked tensors. It is "
+     "page-locked if the rank trains on a GPU. With fewer than they take, they are copied in "
+     "waves, and training waits until enough is written: when the save starts and in the next "
+     "update. The smallest is 4194304, or 8388608 on a GPU. 0 takes as many as they are, but at "
+     "most a quarter of the free memory of the node, divided among its ranks."},
     {"checkpoint.write_rate", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Largest number of bytes a second that a rank writes of a checkpoint in the background, so "
      "that other users of a shared file system are not held up. The limit does not hold while "
-     "training waits for the save: at the end of a run, and in an update for which "
-     "checkpoint.staging_memory is too small. 0 sets no limit."},
+     "training waits for the save: at the end of a run, and where checkpoint.staging_memory is too "
+     "small. 0 sets no limit."},
     {"checkpoint.dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Folder for checkpoints. A relative path starts from the folder in which the run is started. "
      "If it is empty, checkpoints go to checkpoints/ in the run directory."},

@@ -164,6 +164,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "Name of the run, in shared memory and in records."},
     {kRank, "DTRAIN_ATTEMPT", kRanks, "an integer, 0 or more", "TORCHELASTIC_RESTART_COUNT",
      "Number of restarts so far."},
+    {kRank, "DTRAIN_BEGINS_JOB", kRanks, "0, 1", "1 if DTRAIN_ATTEMPT is 0, otherwise 0",
+     "Whether this attempt begins the job, so that the ranks follow --fresh. With --nnodes MIN:MAX "
+     "its number may be above 0."},
     {kRank, "DTRAIN_STORE", kRanks, "HOST:PORT", "MASTER_ADDR and MASTER_PORT",
      "Address of the store that the coordinator of `dtrain launch` serves."},
     {kRank, "DTRAIN_TOKEN_FD", kRanks, "an integer, 3 or more", "DTRAIN_TOKEN_FILE",

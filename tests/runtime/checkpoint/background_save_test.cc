@@ -56,7 +56,16 @@ using testing::Tokens;
 // A chain whose forward also changes a buffer.
 class Counting : public testing::Chain {
  public:
-  Counting() { seen = register_buffer("seen", at::zeros({3})); }
+  // `wide`: elements of a weight that no loss uses, and eight times those of another one, for a
+  // state that is larger than blocks of it.
+  explicit Counting(int64_t wide = 0) {
+    seen = register_buffer("seen", at::zeros({3}));
+    if (wide > 0) {
+      register_parameter("wide", at::linspace(-1, 1, wide));
+      // The file has it ahead of all that come before it here.
+      register_parameter("also_wide", at::linspace(-1, 1, wide / 8));
+    }
+  }
   at::Tensor Count(const at::Tensor& tokens) {
     {
       const at::NoGradGuard no_grad;
@@ -70,6 +79,7 @@ class Counting : public testing::Chain {
 struct Training {
   std::vector<std::string> overrides;
   int64_t steps = 9;
+  int64_t wide = 0;  // Counting's.
   std::function<void()> after_first_step = [] {};
 };
 
@@ -85,7 +95,7 @@ absl::Status Train(RankContext* context, const std::string& folder, const Traini
   DT_ASSIGN_OR_RETURN(
       auto job, testing::MakeTestJob({.run_dir = folder, .overrides = overrides, .rank = context}));
   at::manual_seed(5);
-  Counting model;
+  Counting model(training.wide);
   at::Tensor average = at::zeros({100, 40});
   DT_ASSIGN_OR_RETURN(auto engine, Engine::Create(*job, model));
   DT_ASSIGN_OR_RETURN(auto checkpoints, Checkpointer::Open(*job));
@@ -147,6 +157,7 @@ std::vector<Json> CheckpointRecords(const std::string& folder, int rank) {
 struct Way {
   const char* name;
   std::vector<std::string> overrides;
+  int64_t wide = 0;  // Counting's.
 };
 
 class BackgroundSaveTest : public ::testing::TestWithParam<std::tuple<Way, int>> {};
@@ -154,13 +165,17 @@ class BackgroundSaveTest : public ::testing::TestWithParam<std::tuple<Way, int>>
 INSTANTIATE_TEST_SUITE_P(
     Ways, BackgroundSaveTest,
     ::testing::Combine(
-        ::testing::Values(Way{"stage0", {"checkpoint.staging_memory=1"}},
+        ::testing::Values(Way{"stage0_waves", {"checkpoint.staging_memory=4194304"}, 1'300'000},
                           Way{"stage1_bf16", {"zero_optimization.stage=1", "bf16.enabled=true"}},
                           Way{"stage2_far",
                               {"zero_optimization.stage=2",
                                R"(zero_optimization.offload_optimizer={"device":"cpu"})"}},
                           Way{"stage3_own_buffers",
-                              {"zero_optimization.stage=3", "module_buffers=local"}}),
+                              {"zero_optimization.stage=3", "module_buffers=local"}},
+                          // One block, through which the gathered weights pass.
+                          Way{"stage3_waves",
+                              {"zero_optimization.stage=3", "checkpoint.staging_memory=4194304"},
+                              1'300'000}),
         ::testing::Values(1, 3)),
     [](const auto& test) {
       return absl::StrCat(std::get<0>(test.param).name, "_ranks", std::get<1>(test.param));
@@ -175,7 +190,8 @@ TEST_P(BackgroundSaveTest, HoldsWhatASaveHoldsForWhichTrainingStandsStill) {
     overrides.push_back(absl::StrCat("checkpoint.async=", async ? "true" : "false"));
     overrides.push_back("checkpoint.interval=3");
     for (const auto& result : testing::RunRanks({.size = ranks}, [&](RankContext& context) {
-           return Train(ranks == 1 ? nullptr : &context, folder.path(), {overrides});
+           return Train(ranks == 1 ? nullptr : &context, folder.path(),
+                        {.overrides = overrides, .wide = way.wide});
          })) {
       ASSERT_TRUE(result.status.ok()) << result.status;
     }

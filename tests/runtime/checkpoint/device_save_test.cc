@@ -1,7 +1,7 @@
 // Saves beside training of an engine on a GPU, over the fakes: they hold, to the byte, what saves
-// hold for which training stood still, and the thread that trains waits for no copy. Copies run on
-// a stream that is a thread, and start so late that an update which does not come behind them is
-// seen in what is saved.
+// hold for which training stood still, and the thread that trains waits for no copy, nor for the
+// end of the step that is saved. Copies run on a stream that is a thread, and start so late that an
+// update which does not come behind them is seen in what is saved.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,6 +49,8 @@ struct Way {
   const char* name;
   int ranks;
   std::vector<std::string> overrides;
+  bool hangs = false;     // The device says nothing while the save of step 4 starts.
+  int64_t bad_step = -1;  // Its gradient is not finite.
 };
 
 // Nine steps, of which the fourth and the eighth are saved. `fails`: the copies of the last rank.
@@ -65,6 +67,7 @@ JournalOutcome Train(const Way& way, const std::string& folder, bool async, bool
         JournalTraining own{.overrides = way.overrides};
         own.overrides.emplace_back("checkpoint.journal=off");
         own.overrides.push_back(absl::StrCat("checkpoint.async=", async ? "true" : "false"));
+        own.bad_step = way.bad_step;
         own.after_step = [&](Net& /*net*/, int64_t step) {
           if (step == 4) {
             gpu.cuda.SlowDown(async ? std::chrono::microseconds(kLate) : kSoon);
@@ -72,9 +75,11 @@ JournalOutcome Train(const Way& way, const std::string& folder, bool async, bool
           if (step == 4 && fails && context.rank + 1 == way.ranks) {
             gpu.cuda.FailCopiesAfter(0);
           }
+          gpu.cuda.Hang(step == 4 && async && way.hangs);
           before = gpu.cuda.synchronizations();
         };
         own.after_save = [&](int64_t /*step*/) {
+          gpu.cuda.Hang(false);
           gpu.cuda.SlowDown(kSoon);
           waits += gpu.cuda.synchronizations() - before;
         };
@@ -98,8 +103,10 @@ class DeviceSaveTest : public ::testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(
     Ways, DeviceSaveTest,
     ::testing::Values(
-        Way{"stage0_graphs", 1, {"cuda_graphs=true"}},
-        Way{"stage1_bf16", 2, {"zero_optimization.stage=1", "bf16.enabled=true"}},
+        Way{"stage0_graphs", 1, {"cuda_graphs=true"}, /*hangs=*/true},
+        Way{"stage1_bf16", 2, {"zero_optimization.stage=1", "bf16.enabled=true"}, /*hangs=*/true},
+        // The checkpoint says that its last step has changed nothing.
+        Way{"stage0_skipped", 2, {}, /*hangs=*/true, /*bad_step=*/4},
         Way{"stage3_own_buffers", 2, {"zero_optimization.stage=3", "module_buffers=local"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
@@ -113,8 +120,11 @@ TEST_P(DeviceSaveTest, HoldsWhatASaveHoldsForWhichTrainingStandsStill) {
     saves[async ? 1 : 0] = SavedStep(folder.path(), 4) + SavedStep(folder.path(), 9);
     second[async ? 1 : 0] = SavedStep(folder.path(), 8);
     EXPECT_FALSE(SavedStep(folder.path(), 4).empty());
-    // The device says how the last step ended before a checkpoint does.
-    EXPECT_THAT(SavedStep(folder.path(), 9), HasSubstr(R"("updates":9)"));
+    // A checkpoint says how its last step ended.
+    const int skipped = GetParam().bad_step > 0 ? 1 : 0;
+    EXPECT_THAT(SavedStep(folder.path(), 4), HasSubstr(absl::StrCat(R"("skipped":)", skipped)));
+    EXPECT_THAT(SavedStep(folder.path(), 4), HasSubstr(absl::StrCat(R"("updates":)", 4 - skipped)));
+    EXPECT_THAT(SavedStep(folder.path(), 9), HasSubstr(absl::StrCat(R"("updates":)", 9 - skipped)));
   }
   EXPECT_EQ(losses[0].size(), 9U);
   EXPECT_EQ(losses[1], losses[0]);

@@ -9,12 +9,15 @@
 #include "ATen/Parallel.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/agent_channel.h"
 #include "base/status.h"
 #include "dtrain/checkpointer.h"
 #include "dtrain/engine.h"
 #include "dtrain/main.h"
+#include "runtime/job/job_state.h"
 #include "tests/runtime/testing/chain_for_tests.h"
 #include "tests/runtime/testing/job_for_tests.h"
+#include "tests/testing/agent_end.h"
 
 namespace dtrain::early_stop_test {
 namespace {
@@ -64,9 +67,20 @@ TEST(EarlyStopTest, AllRanksEndBehindTheNextStepWithASaveAndTheReason) {
                    &context, folder.path(),
                    {.stage = 0,
                     .more = {absl::StrCat("checkpoint.dir=", shared.path(), "/", size)}}));
+           AgentEnd agent;
+           DT_ASSIGN_OR_RETURN(job->state().agent, AgentChannel::Connect(agent.path()));
+           agent.Accept();
            int steps = 0;
            const absl::Status end = TrainUntilStopped(*job, &steps);
            DT_RETURN_IF_ERROR(Expect(steps == 3, absl::StrCat("ended after ", steps)));
+           // The agent says by them what is left of the time for a stop.
+           for (const char* const stage : {AgentMessage::kStepFinished, AgentMessage::kStepSaved}) {
+             DT_ASSIGN_OR_RETURN(const AgentMessage told, AgentMessage::Parse(agent.TakeArrived()));
+             DT_RETURN_IF_ERROR(Expect(told.kind == AgentMessage::Kind::kStopping &&
+                                           told.rank == context.rank && told.step == 3 &&
+                                           told.phase == stage,
+                                       told.Encode()));
+           }
            DT_RETURN_IF_ERROR(
                Expect(job->stop_agreed() && job->stop_signal() == Job::kProgramStop, "agreed"));
            return Expect(absl::IsCancelled(end) &&

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <new>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 
 #include "ATen/ATen.h"
 #include "base/status.h"
+#include "runtime/job/error_file.h"
 
 namespace dtrain::exception_status_test {
 namespace {
@@ -22,6 +24,20 @@ absl::Status StatusOf(void (*body)()) {
                       body();
                       return absl::OkStatus();
                     });
+}
+
+// Only a rank that claims its error is asked whether it is one of its own host.
+TEST(IsFirstHand, AFailedDeviceOfTheHostIsButALostPeerIsNot) {
+  for (const int number : {EIO, ENOSPC, EDQUOT, EROFS, EACCES, ENOENT}) {
+    EXPECT_TRUE(IsFirstHand(ErrnoStatus(number, "corpus.bin"))) << number;
+    EXPECT_TRUE(IsFirstHand(Annotate(ErrnoStatus(number, "corpus.bin"), "step 7"))) << number;
+  }
+  EXPECT_FALSE(IsFirstHand(ErrnoStatus(ECONNRESET, "rank 1")));
+  EXPECT_FALSE(IsFirstHand(absl::UnavailableError("node 1 has failed: Input/output error")))
+      << "the words of another host";
+  EXPECT_FALSE(IsFirstHand(absl::AbortedError("rank 1 has failed")));
+  EXPECT_FALSE(IsFirstHand(absl::CancelledError("stopped by SIGTERM")));
+  EXPECT_FALSE(IsFirstHand(absl::OkStatus()));
 }
 
 // Memory that the host does not have is the same fault whoever asked for it, and has one exit code.

@@ -4,13 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/deadline.h"
+#include "comm/watchdog.h"
 #include "tests/testing/agent_end.h"
 
 namespace dtrain::heartbeat_test {
@@ -106,6 +109,37 @@ TEST_F(HeartbeatTest, TheRegularBeatsNameAPhaseInsideAnother) {
   ASSERT_TRUE(beat.ok()) << beat.status();
   EXPECT_EQ(beat->phase, "save");
   EXPECT_EQ(beat->marks, 1U);
+}
+
+// The regular beats alone would hear of each after half of their period, 125 ms.
+TEST_F(HeartbeatTest, ALossThatTheAgentTellsOfEndsTheGroupsAtOnce) {
+  constexpr int kLosses = 20;
+  std::mutex mutex;
+  std::vector<std::string> reasons;
+  const auto groups = comm::StartWatch([](int64_t) {},
+                                       [&](const std::string& reason) {
+                                         const std::lock_guard lock(mutex);
+                                         reasons.push_back(reason);
+                                       });
+  const auto known = [&] {
+    const std::lock_guard lock(mutex);
+    return reasons;
+  };
+  Heartbeat heartbeat(channel_, 1);
+  heartbeat.Start({.slow_s = 1});
+  const int64_t begin = Clock::Real().MonotonicNanos();
+  for (size_t loss = 1; loss <= kLosses; ++loss) {
+    agent_.Send("node 1 is lost");
+    const Deadline deadline = Deadline::After(absl::Seconds(20));
+    while (known().size() < loss && !deadline.Expired()) {
+      Arrived();  // Or its messages would fill the socket.
+      std::this_thread::yield();
+    }
+    ASSERT_EQ(known().size(), loss);
+    EXPECT_EQ(known().back(), "node 1 is lost");
+  }
+  EXPECT_LT(absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin),
+            kLosses * comm::kWatchPeriod / 4);
 }
 
 TEST_F(HeartbeatTest, TheRegularBeatsNameThePhaseThatWasNotSent) {

@@ -49,6 +49,24 @@ TEST_F(RunDirectoryTest, ASecondStartResumesUnderTheSameRunId) {
   EXPECT_EQ(second->run_id, first->run_id);
 }
 
+TEST_F(RunDirectoryTest, AStepIsFoundWhereverItsRecordLies) {
+  const std::string path = root_ + "/run";
+  ASSERT_TRUE(PrepareRunDirectory({.path = path}, Make({"seed=1"})).ok());
+  ASSERT_TRUE(MakeDirectories(path + "/metrics").ok());
+  const auto is_run = [&](const std::string& records) {
+    EXPECT_TRUE(WriteFileAtomic(path + "/metrics/rank-0.jsonl", records).ok());
+    return PrepareRunDirectory({.path = path}, Make({"seed=1"}))->resumed;
+  };
+  const std::string step = "{\"kind\":\"step\"}\n";
+  const std::string rest(1000, '\n');
+  EXPECT_FALSE(is_run(""));
+  EXPECT_FALSE(is_run(std::string(300'000, '\n') + "{\"kind\":\"config\"}\n"));
+  for (const int before : {65'519, 65'520, 65'525, 65'530, 65'535, 65'536, 131'066, 300'000}) {
+    EXPECT_TRUE(is_run(std::string(static_cast<size_t>(before), '\n') + step)) << before;
+    EXPECT_TRUE(is_run(std::string(static_cast<size_t>(before), '\n') + step + rest)) << before;
+  }
+}
+
 TEST_F(RunDirectoryTest, TheFolderThatRelativePathsStartFromIsRecorded) {
   ASSERT_TRUE(PrepareRunDirectory({.path = root_ + "/run"}, Make({"checkpoint.dir=ckpt"})).ok());
   const Json run = *ParseJson(*ReadFile(root_ + "/run/run.json"), "run.json");
