@@ -13,8 +13,8 @@
 
 namespace dtrain {
 namespace {
-constexpr std::array<const char*, 6> kKindNames = {"hello", "beat",     "error",
-                                                   "done",  "can_stay", "stays"};
+constexpr std::array<const char*, 7> kKindNames = {"hello",    "beat",  "error",   "done",
+                                                   "can_stay", "stays", "stopping"};
 constexpr size_t kTextMax = 4096;  // Keeps a datagram far below the socket buffer.
 constexpr size_t kCallMax = 256;
 

@@ -58,7 +58,10 @@ struct AgentMessage {
     // The process can stay when its attempt fails. It listens for orders on this connection.
     kCanStay,
     kStays,  // The attempt has failed here with this exit code, and the process waits for the next.
+    kStopping,  // The ranks stop behind `step`; `phase`: one of the two below.
   };
+  static constexpr const char* kStepFinished = "finished";  // It is still to be saved.
+  static constexpr const char* kStepSaved = "saved";        // Its checkpoint is committed.
   Kind kind = Kind::kBeat;
   int rank = 0;
   int pid = 0;
@@ -104,6 +107,8 @@ class AgentChannel {
   // Why the attempt of this rank has failed elsewhere, once the agent has said so. Never blocks.
   std::optional<std::string> TakeFailure();
   static constexpr size_t kFailureMax = 2 << 10;
+  // Becomes readable when TakeFailure may have something; -1 without an agent.
+  int poll_fd() const { return fd_.get(); }
   uint64_t dropped() const { return dropped_.load(); }
 
  private:

@@ -309,6 +309,9 @@ absl::StatusOr<JobEnv> ResolveJobEnv(const Environment& environment) {
         job.source == LaunchSource::kSlurm ? "SLURM_RESTART_COUNT" : "TORCHELASTIC_RESTART_COUNT";
     DT_ASSIGN_OR_RETURN(job.attempt, reader.Integer(restarts, 0, 1 << 20, 0));
   }
+  DT_ASSIGN_OR_RETURN(const int begins_job,
+                      reader.Integer(env::kBeginsJob, 0, 1, job.attempt == 0 ? 1 : 0));
+  job.begins_job = begins_job == 1;
   DT_ASSIGN_OR_RETURN(job.token_fd, reader.Integer(env::kTokenFd, 3, 1 << 20, -1));
   job.token_file = reader.Text(env::kTokenFile);
   // torchrun without --rdzv-id calls every run "none".

@@ -19,9 +19,11 @@ using Environment = std::map<std::string, std::string>;
 // Names that `dtrain launch` sets for its ranks besides torchrun's RANK, WORLD_SIZE, LOCAL_RANK,
 // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS.
 namespace env {
-inline constexpr char kRunId[] = "DTRAIN_RUN_ID";          // Names shm segments and records.
-inline constexpr char kRunDir[] = "DTRAIN_RUN_DIR";        // Default for --run-dir.
-inline constexpr char kAttempt[] = "DTRAIN_ATTEMPT";       // Restarts so far, from 0.
+inline constexpr char kRunId[] = "DTRAIN_RUN_ID";     // Names shm segments and records.
+inline constexpr char kRunDir[] = "DTRAIN_RUN_DIR";   // Default for --run-dir.
+inline constexpr char kAttempt[] = "DTRAIN_ATTEMPT";  // Restarts so far, from 0.
+// 1 in the attempt that begins the job, which alone follows --fresh; 0 in the others.
+inline constexpr char kBeginsJob[] = "DTRAIN_BEGINS_JOB";
 inline constexpr char kStore[] = "DTRAIN_STORE";           // host:port of the coordinator's store.
 inline constexpr char kTokenFd[] = "DTRAIN_TOKEN_FD";      // Inherited descriptor: 32 bytes.
 inline constexpr char kTokenFile[] = "DTRAIN_TOKEN_FILE";  // 0600 file: 32 bytes or 64 hex digits.
@@ -57,6 +59,7 @@ struct JobEnv {
   std::string run_id;        // The same on all ranks of a run; "" when the launcher sets none.
   std::string run_dir;       // Default of --run-dir; "" when the launcher names none.
   int attempt = 0;
+  bool begins_job = true;  // The first attempt, whose number need not be 0 in an elastic job.
   std::string
       // Host on which the store listens or, under other launchers, on which rank 0 may listen.
       store_host;

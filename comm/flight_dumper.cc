@@ -1,5 +1,6 @@
 #include "comm/flight_dumper.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -26,7 +28,14 @@ constexpr int kFailure = 1 << 8;
 constexpr int kStop = 1 << 9;
 constexpr int kCrash = 1 << 10;  // The low bits hold a signal's number.
 
+// A thread whose collective has failed mostly ends the job, and writes within this time by itself.
+// The dumper's thread would hold it up: it has a low priority and takes the same core.
+constexpr absl::Duration kOwnRecord = absl::Milliseconds(100);
+
 std::atomic<int> the_bell{-1};
+// When a collective has failed last, and when the records in the file were taken.
+std::atomic<int64_t> failed_nanos{0};
+std::atomic<int64_t> dumped_nanos{0};
 std::atomic<int> wanted{0};
 std::atomic<bool> crash_dumped{false};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
@@ -49,6 +58,7 @@ absl::StatusOr<std::unique_ptr<FlightDumper>> FlightDumper::Start(FlightDumperOp
     return absl::FailedPreconditionError("this process has a flight dumper already");
   }
   wanted.store(0);
+  dumped_nanos.store(0);
   static const bool hooked = [] {
     AddCrashHook(DumpInCrash);
     return true;
@@ -75,7 +85,24 @@ void FlightDumper::RequestForSignal(int signal) {
   errno = error;
 }
 
-void FlightDumper::RequestForFailure() { Ring(kFailure); }
+void FlightDumper::RequestForFailure() {
+  failed_nanos.store(Clock::Real().MonotonicNanos());
+  Ring(kFailure);
+}
+
+// Adds what is wanted meanwhile, and drops a failure that is in the file by then.
+int FlightDumper::WithoutWritten(int why) const {
+  for (const Deadline deadline = Deadline::After(kOwnRecord);
+       why == kFailure && dumped_nanos.load() < failed_nanos.load() && !deadline.Expired();) {
+    pollfd entry{bell_.get(), POLLIN, 0};
+    uint64_t count = 0;
+    if (poll(&entry, 1, deadline.PollTimeoutMs()) > 0) {
+      [[maybe_unused]] const ssize_t bytes = read(bell_.get(), &count, sizeof(count));
+    }
+    why |= wanted.exchange(0);
+  }
+  return dumped_nanos.load() < failed_nanos.load() ? why : why & ~kFailure;
+}
 
 // The thread whose check failed may hold any lock, even a recorder's. So the dumper's thread
 // writes, and this one waits a moment, on a busy host some seconds.
@@ -98,13 +125,22 @@ void FlightDumper::Run() {
       return;
     }
     why = wanted.exchange(0);
+    if ((why & kFailure) != 0) {
+      why = WithoutWritten(why);
+    }
+    std::unique_lock lock(mutex_);  // Somebody may write just now.
+    if ((why & kFailure) != 0 && dumped_nanos.load() >= failed_nanos.load()) {
+      why &= ~kFailure;
+    }
     if ((why & ~kStop) == 0) {
       continue;
     }
     const std::string reason = (why & kCrash) != 0     ? "a failed check"
                                : (why & kFailure) != 0 ? "a collective failed"
                                                        : absl::StrCat("signal ", why & 0xff);
-    if (const absl::Status status = Dump(reason); !status.ok()) {
+    const absl::Status status = DumpLocked(reason);
+    lock.unlock();
+    if (!status.ok()) {
       DT_LOG(Warning) << "flight record: " << status.message();
     }
     if ((why & kCrash) != 0) {  // It stays so: another dump may follow before the crash looks.
@@ -114,6 +150,12 @@ void FlightDumper::Run() {
 }
 
 absl::Status FlightDumper::Dump(absl::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  return DumpLocked(reason);
+}
+
+absl::Status FlightDumper::DumpLocked(absl::string_view reason) {
+  const int64_t taken_nanos = Clock::Real().MonotonicNanos();
   Json record = FlightRecords();
   if (record["entries"].empty()) {
     return absl::OkStatus();
@@ -121,9 +163,10 @@ absl::Status FlightDumper::Dump(absl::string_view reason) {
   record["dtrain"].update(options_.about);
   record["dtrain"]["reason"] = std::string(reason);
   record["dtrain"]["time_ns"] = absl::ToUnixNanos(Clock::Real().WallTime());
-  const std::lock_guard lock(mutex_);
   DT_RETURN_IF_ERROR(MakeDirectories(options_.path.substr(0, options_.path.rfind('/'))));
-  return WriteFileAtomic(options_.path, DumpJson(record) + "\n");
+  DT_RETURN_IF_ERROR(WriteFileAtomic(options_.path, DumpJson(record) + "\n"));
+  dumped_nanos.store(taken_nanos);
+  return absl::OkStatus();
 }
 
 }  // namespace dtrain::comm

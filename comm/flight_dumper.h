@@ -27,7 +27,9 @@ struct FlightDumperOptions {
 class FlightDumper {
  public:
   static absl::StatusOr<std::unique_ptr<FlightDumper>> Start(FlightDumperOptions options);
-  ~FlightDumper();  // Writes the records that were requested before.
+  // Writes the records that were requested before. One for a collective that has failed is not
+  // written again behind a Dump.
+  ~FlightDumper();
 
   // Writes now, in the calling thread. Nothing is written while no call was ever recorded.
   absl::Status Dump(absl::string_view reason);
@@ -40,6 +42,8 @@ class FlightDumper {
   void Run();
   static void RequestForFailure();
   static void DumpInCrash();
+  int WithoutWritten(int why) const;
+  absl::Status DumpLocked(absl::string_view reason);
 
   const FlightDumperOptions options_;
   const UniqueFd bell_;

@@ -1,7 +1,9 @@
 #include "comm/watchdog.h"
 
-#include <chrono>
-#include <condition_variable>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -10,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/threads/worker.h"
+#include "base/unique_fd.h"
 
 namespace dtrain::comm {
 namespace {
@@ -17,17 +20,55 @@ namespace {
 struct Watched {
   std::function<void(int64_t now_nanos)> inspect;
   std::function<void(const std::string& reason)> abandon;
+  int fd = -1;
+};
+
+// What the thread waits for between two inspections. The next thread may begin before one ends, so
+// each has its own.
+class Pause {
+ public:
+  Pause() { Add(bell_.get()); }
+
+  // A descriptor ends one pause for each arrival, also if nobody reads it or its peer has gone.
+  void Add(int fd) const {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    if (fd >= 0) {  // Without it the regular inspections are left.
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+    }
+  }
+  void Remove(int fd) const {
+    if (fd >= 0) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    }
+  }
+  void End() const { (void)eventfd_write(bell_.get(), 1); }
+  // Blocks for kWatchPeriod, or until something arrives.
+  void Await() const {
+    epoll_event event{};
+    const int count = epoll_wait(epoll_.get(), &event, 1,
+                                 static_cast<int>(absl::ToInt64Milliseconds(kWatchPeriod)));
+    if (count < 0 && errno != EINTR) {  // There was no descriptor left for it.
+      Clock::Real().Sleep(kWatchPeriod);
+    }
+  }
+
+ private:
+  UniqueFd epoll_{epoll_create1(EPOLL_CLOEXEC)};
+  UniqueFd bell_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
 };
 
 class Watchdog {
  public:
   uint64_t Add(Watched watched) {
     const std::lock_guard lock(mutex_);
+    const int fd = watched.fd;
     watched_.emplace(++last_id_, std::move(watched));
     if (!thread_.joinable()) {
-      stop_ = std::make_shared<bool>(false);
-      thread_ = std::thread([this, stop = stop_] { Run(*stop); });
+      turn_ = std::make_shared<Turn>();
+      thread_ = std::thread([this, turn = turn_] { Run(*turn); });
     }
+    turn_->pause.Add(fd);
     return last_id_;
   }
 
@@ -35,11 +76,13 @@ class Watchdog {
     std::thread thread;
     {
       const std::lock_guard lock(mutex_);
-      watched_.erase(id);
+      const auto found = watched_.find(id);
+      turn_->pause.Remove(found->second.fd);
+      watched_.erase(found);
       if (watched_.empty()) {
-        *stop_ = true;
+        turn_->stop = true;
         thread.swap(thread_);
-        wakes_.notify_all();
+        turn_->pause.End();
       }
     }
     if (thread.joinable()) {
@@ -53,18 +96,24 @@ class Watchdog {
   }
 
  private:
+  // Belongs to one thread: the next one may begin before it ends.
+  struct Turn {
+    bool stop = false;  // Guarded by mutex_.
+    Pause pause;
+  };
+
   std::optional<std::string> TakeAbandon() {
     const std::lock_guard lock(abandon_mutex_);
     return std::exchange(abandon_, std::nullopt);
   }
 
-  // `stop` belongs to this thread alone: the next thread may begin before it ends.
-  void Run(const bool& stop) {
+  void Run(const Turn& turn) {
     PrepareThread("dtrain-watchdog", /*low_priority=*/false);
-    const std::chrono::nanoseconds period(absl::ToInt64Nanoseconds(kWatchPeriod));
     std::unique_lock lock(mutex_);
-    while (!stop) {
-      wakes_.wait_for(lock, period);
+    while (!turn.stop) {
+      lock.unlock();
+      turn.pause.Await();
+      lock.lock();
       for (const auto& [id, watched] : watched_) {
         watched.inspect(Clock::Real().MonotonicNanos());
       }
@@ -78,10 +127,9 @@ class Watchdog {
   }
 
   std::mutex mutex_;
-  std::condition_variable wakes_;
   std::map<uint64_t, Watched> watched_;
   uint64_t last_id_ = 0;
-  std::shared_ptr<bool> stop_;
+  std::shared_ptr<Turn> turn_;
   std::thread thread_;
   std::mutex abandon_mutex_;  // Not the other one, which is held while inspections run.
   std::optional<std::string> abandon_;
@@ -104,9 +152,9 @@ class WatchdogWatch final : public Watch {
 }  // namespace
 
 std::unique_ptr<Watch> StartWatch(std::function<void(int64_t now_nanos)> inspect,
-                                  std::function<void(const std::string& reason)> abandon) {
+                                  std::function<void(const std::string& reason)> abandon, int fd) {
   return std::make_unique<WatchdogWatch>(
-      TheWatchdog().Add({std::move(inspect), std::move(abandon)}));
+      TheWatchdog().Add({std::move(inspect), std::move(abandon), fd}));
 }
 
 void AbandonGroups(const std::string& reason) { TheWatchdog().Abandon(reason); }

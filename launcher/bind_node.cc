@@ -31,6 +31,7 @@ JobShape ShapeBeforeStart(const LaunchOptions& options, const NodeBinding& bindi
   JobShape shape;
   shape.ranks_of_node.assign(static_cast<size_t>(options.nodes), ranks);
   shape.node_rank = options.node_rank;
+  shape.begins_job = true;
   shape.restarts_max = options.restarts_max;
   shape.run_id = options.rendezvous_id.empty() ? kLater : options.rendezvous_id;
   shape.run_dir = options.run_dir.empty() ? kLater : options.run_dir;

@@ -8,14 +8,17 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "comm/net/store_server.h"
+#include "launcher/attempt_meeting.h"
 #include "launcher/config_check.h"
 #include "launcher/jobs/ask_nodes.h"
 #include "launcher/jobs/control_socket.h"
@@ -25,6 +28,7 @@
 #include "launcher/nodes/elastic_peers.h"
 #include "launcher/nodes/lobby.h"
 #include "launcher/nodes/node_zero.h"
+#include "launcher/restart.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -32,48 +36,6 @@ namespace {
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr absl::Duration kMeetTime = absl::Minutes(1);
 constexpr absl::Duration kLookTime = absl::Milliseconds(500);  // At what the lobby has already.
-
-// Node 0 tells the other nodes this of an attempt, when its store listens.
-struct Meeting {
-  comm::Endpoint store;
-  std::string run_id;
-  int log_number = 0;
-  int master_port = 0;
-  absl::Status error;  // Why node 0 cannot begin.
-};
-
-std::string Encode(const Meeting& meeting) {
-  return DumpJson(Json{{"port", meeting.store.port},
-                       {"run_id", meeting.run_id},
-                       {"log_number", meeting.log_number},
-                       {"master_port", meeting.master_port},
-                       {"code", static_cast<int>(meeting.error.code())},
-                       {"message", std::string(meeting.error.message())}});
-}
-
-absl::StatusOr<Meeting> ParseMeeting(absl::string_view text, const std::string& host) {
-  DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, "node 0's meeting point"));
-  const auto is_number = [&json](const char* key) {
-    return !json.contains(key) || json[key].is_number_integer();
-  };
-  const auto is_text = [&json](const char* key) {
-    return !json.contains(key) || json[key].is_string();
-  };
-  if (!json.is_object() || !is_number("port") || !is_number("log_number") ||
-      !is_number("master_port") || !is_number("code") || !is_text("run_id") ||
-      !is_text("message")) {
-    return absl::InvalidArgumentError("node 0's meeting point is malformed");
-  }
-  Meeting meeting;
-  meeting.store = {host, json.value("port", 0)};
-  meeting.run_id = json.value("run_id", "");
-  meeting.log_number = json.value("log_number", 0);
-  meeting.master_port = json.value("master_port", 0);
-  if (const int code = json.value("code", 0); code != 0) {
-    meeting.error = absl::Status(static_cast<absl::StatusCode>(code), json.value("message", ""));
-  }
-  return meeting;
-}
 
 class ElasticNodeLaunch {
  public:
@@ -94,7 +56,7 @@ class ElasticNodeLaunch {
   void RunAttempt(const LobbyOrder& order);
   absl::StatusOr<AttemptResult> TryAttempt(const LobbyOrder& order);
   absl::StatusOr<Meeting> Meet(const LobbyOrder& order, int ranks);
-  absl::StatusOr<Meeting> Serve(int attempt, int ranks);
+  absl::StatusOr<Meeting> Serve(const LobbyOrder& order, int ranks);
   NodeReport ReportOf(int attempt, const absl::StatusOr<AttemptResult>& result) const;
   void Drain(const ControlCall& call);
   JobNodes Nodes();
@@ -113,11 +75,15 @@ class ElasticNodeLaunch {
   int met_signal_ = 0;  // A stop signal that came before the attempt's ranks were started.
   // This node itself had no place for the attempt's ranks.
   bool cannot_start_ = false;
+  bool is_spare_ = false;     // By the last order; it has no ranks and waits for a place.
+  int64_t first_term_ = 0;    // The term of the first coordinator that this node followed.
+  bool has_readied_ = false;  // Node 0 only: the run directory, for an attempt of this job.
 };
 
 absl::Status ElasticNodeLaunch::StartCoordinator() {
   const LaunchOptions& options = session_.options();
   CoordinatorOptions coordinating{.endpoint = endpoint_, .key = session_.key()};
+  coordinating.started_at = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   coordinating.job = {.nodes_min = options.nodes_min,
                       .nodes_max = options.nodes,
                       .restarts_max = options.restarts_max,
@@ -156,8 +122,11 @@ absl::Status ElasticNodeLaunch::Open() {
   DT_ASSIGN_OR_RETURN(endpoint_, comm::ParseEndpoint(session_.options().rendezvous));
   if (is_first()) {
     DT_RETURN_IF_ERROR(StartCoordinator());
+  } else {  // It would end an attempt of all nodes, only to be set aside.
+    DT_RETURN_IF_ERROR(session_.CheckRoom());
   }
   DT_RETURN_IF_ERROR(JoinLobby({}));
+  first_term_ = lobby_->memory().term;
   DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(session_.AgentPath(kControlSocket),
                                                      [this](const auto& call) { Drain(call); }));
   session_.ServeNodes([this] { return Nodes(); });
@@ -182,6 +151,8 @@ int ElasticNodeLaunch::Run() {
       code = Rejoin(std::string(order.status().message()), lobby_->memory());
     } else if (order->has_value()) {
       code = OnOrder(**order);
+    } else if (is_spare_ && session_.LacksReserve() && lobby_->MayReserve()) {
+      session_.StartReserve();
     }
   }
   // The others go first: the coordinator waits for them in its destructor.
@@ -226,7 +197,10 @@ ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why,
 }
 
 ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
-  if (order.kind != LobbyOrder::Kind::kStart) {
+  is_spare_ = order.kind == LobbyOrder::Kind::kPark;
+  if (is_spare_) {
+    session_.DropKept();
+  } else if (order.kind != LobbyOrder::Kind::kStart) {
     session_.DropSurvivors();
   }
   switch (order.kind) {
@@ -237,10 +211,12 @@ ElasticNodeLaunch::End ElasticNodeLaunch::OnOrder(const LobbyOrder& order) {
       session_.Say(order.text);
       return std::nullopt;
     case LobbyOrder::Kind::kDismiss:
-      if (order.code == kExitTemporary && !cannot_start_) {
+      if (order.code == kExitTemporary) {
+        LobbyMemory memory = lobby_->memory();
+        memory.attempt.reset();
         return Rejoin(absl::StrCat("the coordinator has given this node up",
                                    order.text.empty() ? "" : ": ", order.text),
-                      {.term = lobby_->memory().term});
+                      memory);
       }
       session_.Say(order.text);
       return order.code;
@@ -286,10 +262,11 @@ NodeReport ElasticNodeLaunch::ReportOf(int attempt,
     report.stop_signal = met_signal_;
     report.stopped_here = met_signal_ != 0;
     report.cannot_start = cannot_start_;
+    report.why = std::string(result.status().message());
     return report;
   }
   report.code = ExitCodeOf(*result);
-  if (const RankEnd* const cause = RootCause(result->ends, result->stop)) {
+  if (const RankEnd* const cause = CauseToReport(result->ends, result->stop)) {
     report.cause = *cause;
   }
   report.stop_signal = result->stop.signal;
@@ -313,6 +290,7 @@ absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& or
   cannot_start_ = !opened.ok();
   DT_RETURN_IF_ERROR(opened);
   const LaunchOptions& options = session_.options();
+  shape.begins_job = meeting.begins_job;
   shape.run_id = meeting.run_id;
   shape.store = meeting.store.ToString();
   shape.host_address =
@@ -345,7 +323,7 @@ absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& or
 // Node 0 prepares the run directory and serves the attempt's store; the others wait for it.
 absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ranks) {
   if (is_first()) {
-    absl::StatusOr<Meeting> meeting = Serve(order.attempt, ranks);
+    absl::StatusOr<Meeting> meeting = Serve(order, ranks);
     Meeting told = meeting.ok() ? *meeting : Meeting{.error = meeting.status()};
     DT_RETURN_IF_ERROR(lobby_->Tell(MeetingKey(order.term, order.attempt), Encode(told)));
     return meeting;
@@ -363,9 +341,21 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ran
   return meeting;
 }
 
-absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(int attempt, int ranks) {
+// --fresh is for the job's first attempt that node 0 begins, whatever its number is: a coordinator
+// may have ended when only others had heard of one before.
+absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(const LobbyOrder& order, int ranks) {
+  const int attempt = order.attempt;
+  const bool may_be_first = !has_readied_ && FirstAttempt(session_.options()) == 0;
+  const bool is_first = may_be_first && BeginsJob(order, first_term_);
+  if (may_be_first && !is_first && absl::c_linear_search(session_.options().arguments, "--fresh")) {
+    session_.Say(
+        "--fresh is not followed, because other nodes are in this job since before node 0 was "
+        "started: it goes on from its newest durable step; to begin anew, stop the job on all "
+        "nodes first");
+  }
   Meeting meeting;
-  DT_ASSIGN_OR_RETURN(const int next_log, session_.ReadyRunDirectory(attempt == 0, ranks));
+  DT_ASSIGN_OR_RETURN(const int next_log, session_.ReadyRunDirectory(is_first, ranks));
+  has_readied_ = true;
   // A node 0 that follows another may not see the logs of the attempts before it. Those of the
   // other nodes are at least as many.
   meeting.log_number = std::max(next_log, attempt);
@@ -374,6 +364,7 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(int attempt, int ranks) {
   meeting.store = {endpoint_.host, attempt_store_->port()};
   meeting.run_id = session_.run_id();
   meeting.master_port = FreePort(endpoint_.host);
+  meeting.begins_job = is_first;
   return meeting;
 }
 

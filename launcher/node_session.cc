@@ -59,14 +59,16 @@ std::vector<std::string> OutputsOf(const Attempt& attempt) {
   return paths;
 }
 
-// Makes a folder for the ranks' output. The error says what else may be done.
-absl::Status MakeLogFolder(const std::string& path) {
-  const absl::Status made = MakeDirectories(path);
-  return made.ok() ? made
-                   : absl::Status(made.code(),
-                                  absl::StrCat("no place for the ranks' output: ", made.message(),
-                                               "; make room or give another --log-dir"));
+// Adds to an error of a folder for the ranks' output what else may be done.
+absl::Status WithRemedy(const absl::Status& status) {
+  return absl::Status(status.code(),
+                      status.ok()
+                          ? ""
+                          : absl::StrCat("no place for the ranks' output: ", status.message(),
+                                         "; make room or give another --log-dir"));
 }
+
+absl::Status MakeLogFolder(const std::string& path) { return WithRemedy(MakeDirectories(path)); }
 
 // The name of this start of a Slurm step, for a file.
 std::string StartOf(const NodePlace& place) {
@@ -98,6 +100,8 @@ absl::StatusOr<int> NodeSession::ReadyRunDirectory(bool is_first, int world_size
   }
   return NewestAttempt(log_dir_).value_or(-1) + 1;
 }
+
+absl::Status NodeSession::CheckRoom() const { return WithRemedy(CheckLogRoom(log_dir_)); }
 
 absl::Status NodeSession::OpenRunDirectory(const std::string& run_id) {
   if (reporter_ != nullptr) {
@@ -270,6 +274,7 @@ void NodeSession::Register(const std::string& run_id) {
                  .socket = socket_->path(),
                  .control = is_elastic ? AgentPath(kControlSocket) : "",
                  .nodes_socket = nodes_server_ != nullptr ? AgentPath(kNodesSocket) : "",
+                 .coordinator = options_.nodes > 1 ? options_.rendezvous : "",
                  .nodes = options_.nodes,
                  .node_rank = options_.node_rank,
                  .ranks = local_ranks_,
@@ -300,8 +305,7 @@ void NodeSession::Serving(const comm::Endpoint& endpoint) {
   }
 }
 
-absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_number,
-                                                      Peers* peers) {
+Attempt NodeSession::AttemptOf(JobShape shape, const NodeBinding& binding) const {
   Attempt attempt;
   attempt.program = program_;
   attempt.name = options_.program;
@@ -314,14 +318,20 @@ absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_nu
   attempt.shape.reuse = survivors_.has_value();
   attempt.shape.role = options_.role;
   attempt.shape.token_fd = kTokenFdInRank;
-  const NodeBinding binding = Binding(attempt.shape.attempt);
   attempt.shape.gpu_order = GpuOrder(binding.plan);
   attempt.shape.network = SettingsOf(binding.network);
   attempt.slots = PlanRanks(attempt.shape, binding.plan);
-  attempt.log_dir = AttemptFolder(log_dir_, log_number);
   attempt.host = HostName();
   attempt.token_fd = token_.get();
   attempt.reserve = options_.reserve;
+  return attempt;
+}
+
+absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_number,
+                                                      Peers* peers) {
+  const NodeBinding binding = Binding(shape.attempt);
+  Attempt attempt = AttemptOf(std::move(shape), binding);
+  attempt.log_dir = AttemptFolder(log_dir_, log_number);
   DT_RETURN_IF_ERROR(MakeLogFolder(attempt.log_dir));
   DT_ASSIGN_OR_RETURN(const uint64_t log_bytes_max,
                       LogBytesMax(Lookup(environment_, env::kLogBytesMax)));
@@ -362,6 +372,30 @@ std::string NodeSession::AgentPath(const char* name) const {
 void NodeSession::DropSurvivors() {
   if (survivors_.has_value()) {
     survivors_->RemoveAll();
+  }
+}
+
+void NodeSession::DropKept() {
+  if (survivors_.has_value()) {
+    survivors_->RemoveKept();
+  }
+}
+
+bool NodeSession::LacksReserve() const {
+  return options_.reserve && survivors_.has_value() && survivors_->reserve_pid() < 0 &&
+         !reserve_failed_;
+}
+
+// What numbers a rank and says where ranks meet is told when it becomes one.
+void NodeSession::StartReserve() {
+  JobShape shape;
+  shape.ranks_of_node = {local_ranks_};
+  const NodeBinding binding = BindNode(options_, environment_, local_ranks_);
+  const absl::StatusOr<pid_t> pid =
+      launcher::StartReserve(AttemptOf(std::move(shape), binding), *guard_, *survivors_);
+  if (!pid.ok()) {
+    reserve_failed_ = true;
+    Say(std::string(pid.status().message()));
   }
 }
 

@@ -41,6 +41,8 @@ class NodeSession {
   // Called on node 0 before any node has a file open in the run directory. `is_first`: no attempt
   // was made before, so --fresh is due. Gives the number of the attempt's logs.
   absl::StatusOr<int> ReadyRunDirectory(bool is_first, int world_size) const;
+  // OK if this node seems to have a place for the ranks' output. Makes nothing.
+  absl::Status CheckRoom() const;
   // Opens this node's files in the run directory, at the first call. Does not wait for other nodes:
   // node 0 has prepared the directory.
   absl::Status OpenRunDirectory(const std::string& run_id);
@@ -62,8 +64,15 @@ class NodeSession {
   int TakeStopSignal();
   // Says a line: with the reporter when there is one, else on stderr.
   void Say(const std::string& text) const;
-  // Ends the processes that stayed for a next attempt which this node does not take part in.
+  // Ends the processes that stayed for a next attempt which this node does not take part in, and
+  // the one in reserve too.
   void DropSurvivors();
+  // Ends those that stayed, because this node waits as a spare.
+  void DropKept();
+  // Whether a process is to be in reserve while this node waits, and none was started.
+  bool LacksReserve() const;
+  // REQUIRES: LacksReserve(), and the job's program may be started so (LobbyAgent::MayReserve).
+  void StartReserve();
   // Reports the end of the job on this node, and gives `code`.
   int Finish(int code, double seconds);
 
@@ -81,6 +90,7 @@ class NodeSession {
   absl::Status TakeKey();
   absl::Status CheckThatNoJobRunsThere() const;
   NodeBinding Binding(int attempt) const;
+  Attempt AttemptOf(JobShape shape, const NodeBinding& binding) const;
   void ShowOutputs(Attempt& attempt);
   void Announce(const Attempt& attempt) const;
 
@@ -99,6 +109,7 @@ class NodeSession {
   std::optional<Guard> guard_;
   std::optional<AgentSocket> socket_;
   std::optional<Survivors> survivors_;  // With a restart to come; behind its guard.
+  bool reserve_failed_ = false;         // It could not be started while this node waited.
   std::optional<SharedToken> shared_token_;
   std::optional<comm::JobKey> key_;
   UniqueFd token_;

@@ -81,6 +81,7 @@ Environment RankEnvironment(Environment base, const JobShape& shape, const RankS
   set(env::kRunId, shape.run_id);
   set(env::kRunDir, shape.run_dir);
   set(env::kAttempt, shape.attempt);
+  set(env::kBeginsJob, shape.begins_job ? 1 : 0);
   set(env::kStore, shape.store);
   set(env::kTokenFd, shape.token_fd);
   set(env::kAgentSocket, shape.agent_socket);

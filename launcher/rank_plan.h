@@ -25,6 +25,7 @@ struct JobShape {
   std::vector<int> ranks_of_node;  // By node rank; nodes may differ.
   int node_rank = 0;
   int attempt = 0;
+  bool begins_job = false;  // Ranks follow --fresh in this attempt alone.
   int restarts_max = 0;
   std::string run_id;
   std::string run_dir;  // Absolute.

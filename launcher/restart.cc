@@ -1,7 +1,12 @@
 #include "launcher/restart.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <system_error>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -66,6 +71,80 @@ RestartPlan RestartDecision(const RestartInput& input) {
   plan.reason = input.node_lost ? "the job goes on without it"
                                 : absl::StrFormat("restart %d of %d", input.restarts_used + 1,
                                                   input.restarts_max);
+  return plan;
+}
+
+std::string HostTrouble(absl::string_view error) {
+  for (const int number : {ENOSPC, EDQUOT, EROFS, EACCES, EIO}) {
+    std::string text = std::generic_category().message(number);  // As ErrnoStatus has it.
+    if (absl::StrContains(error, text)) {
+      return text;
+    }
+  }
+  return "";
+}
+
+const RankEnd* CauseToReport(const std::vector<RankEnd>& ends, const StopRequest& stop) {
+  const RankEnd* const root = RootCause(ends, stop);
+  if (root == nullptr || !MayBeVictim(*root)) {
+    return root;
+  }
+  const auto in_trouble = std::find_if(ends.begin(), ends.end(), [](const RankEnd& end) {
+    return FailedByItself(end) && !HostTrouble(end.error).empty();
+  });
+  return in_trouble == ends.end() ? root : &*in_trouble;
+}
+
+int RankInTrouble(absl::string_view error, int own) {
+  constexpr absl::string_view kRank = "rank ";
+  const size_t trouble = error.find(HostTrouble(error));
+  int rank = own;
+  for (size_t at = error.find(kRank); at < trouble; at = error.find(kRank, at + 1)) {
+    const absl::string_view rest = error.substr(at + kRank.size());
+    int named = 0;
+    if (absl::SimpleAtoi(rest.substr(0, rest.find_first_not_of("0123456789")), &named)) {
+      rank = named;
+    }
+  }
+  return rank;
+}
+
+std::string Shortened(const std::string& error) {
+  constexpr size_t kBytesMax = 300;
+  constexpr absl::string_view kGap = " ... ";
+  constexpr size_t kPart = (kBytesMax - kGap.size()) / 2;
+  if (error.size() <= kBytesMax) {
+    return error;
+  }
+  // A part neither ends nor begins inside a character.
+  const auto goes_on = [&error](size_t at) {
+    return at < error.size() && (static_cast<unsigned char>(error[at]) & 0xc0) == 0x80;
+  };
+  size_t front = kPart;
+  while (front > 0 && goes_on(front)) {
+    --front;
+  }
+  size_t back = error.size() - kPart;
+  while (goes_on(back)) {
+    ++back;
+  }
+  return absl::StrCat(error.substr(0, front), kGap, error.substr(back));
+}
+
+HostFailures WithFailure(const HostFailures& before, const std::string& cause,
+                         const std::string& error) {
+  return {cause, Shortened(error), before.times + 1};
+}
+
+AsidePlan PlanAside(const HostFailures& failures) {
+  constexpr int kLongestAfter = 7;  // Ten seconds times 3^6 are more than an hour.
+  AsidePlan plan;
+  plan.wait = absl::Seconds(10);
+  for (int time = 1; time < std::min(failures.times, kLongestAfter); ++time) {
+    plan.wait *= 3;
+  }
+  plan.wait = std::min(plan.wait, absl::Hours(1));
+  plan.leaves = failures.times >= kAttemptsWithoutProgressMax;
   return plan;
 }
 

@@ -93,11 +93,11 @@ class Cluster:
         """Starts the agent of `node`. All get the same command, again and again, as a scheduler gives it."""
         self.sets = sets or self.sets
         cpus = sorted(os.sched_getaffinity(0))
-        # Hosts share no core with those that train beside them.
+        # Hosts share no core with those that train beside them. Each keeps a process in reserve, the spare too.
         words = ["ip", "netns", "exec", self.spaces[node], "taskset", "-c", str(cpus[min(node, len(cpus) - 1)]),
                  self.dtrain, "launch", "--nnodes", "1:2", "--node-rank", str(node),
                  "--rdzv-endpoint", f"{address(0)}:{ENDPOINT_PORT}", "--token-file", f"{self.folder}/token",
-                 "--rdzv-conf", "last_call_timeout=30", "--max-restarts", "100000",
+                 "--rdzv-conf", "last_call_timeout=30", "--max-restarts", "100000", "--reserve",
                  "--local-addr", address(node), "--run-dir", self.run_dir, "--", *self.program]
         for value in self.sets:
             words += ["--set", value]
@@ -129,13 +129,16 @@ class Cluster:
         return "\n".join(f"== node {node}\n{self.said(node)[-6000:]}" for node in range(NODES))
 
     def ranks(self, node):
-        """The pids of the node's ranks."""
+        """The pids of the node's ranks. A process in reserve has no log yet."""
         program = os.path.basename(self.program[0])
-        return [pid for pid in self.pids(node) if program_of(pid) == program]
+        return [pid for pid in self.pids(node) if program_of(pid) == program and output_of(pid) != os.devnull]
 
     def pids(self, node):
-        done = subprocess.run(["ip", "netns", "pids", self.spaces[node]], capture_output=True, text=True, check=False)
-        return [int(pid) for pid in done.stdout.split()]
+        """The processes of the host. They are looked for while the job mends itself, on the same cores, so by less
+        than a program of its own."""
+        space = namespace_of(f"/run/netns/{self.spaces[node]}")
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                if space and namespace_of(f"/proc/{pid}/ns/net") == space]
 
     def partner(self):
         """The node that trains beside the first; None while there is none."""
@@ -279,6 +282,23 @@ def program_of(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return os.path.basename(file.read().split(b"\0")[0].decode(errors="replace"))
+    except OSError:
+        return ""
+
+
+def namespace_of(path):
+    """What tells the namespace at the path from others; None when it is gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def output_of(pid):
+    """The file to which the process writes; "" when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/1")
     except OSError:
         return ""
 

@@ -115,6 +115,11 @@ void ControlLines::Tell(const absl::Status& reason) {
   }
 }
 
+bool ControlLines::HasTold() {
+  const std::lock_guard lock(send_mutex_);
+  return told_;
+}
+
 absl::Status ControlLines::ReadOne(size_t peer, bool in_call, AwaitedOf awaited) {
   Peer& from = peers_[peer];
   while (from.open) {
@@ -173,7 +178,8 @@ absl::Status ControlLines::ReadBetween() {
 
 absl::Status ControlLines::ReadFrom(int peer, AwaitedOf awaited) {
   const auto i = static_cast<size_t>(peer);
-  const Deadline grace = Deadline::After(kReasonGrace);
+  // A rank that has given up by itself has closed the connection, and no reason comes.
+  const Deadline grace = Deadline::After(HasTold() ? absl::ZeroDuration() : kReasonGrace);
   while (true) {
     DT_RETURN_IF_ERROR(ReadOne(i, /*in_call=*/true, awaited));
     if (!peers_[i].open || grace.Expired()) {

@@ -89,6 +89,7 @@ class ControlLines {
     bool leaving = false;  // `out` has been sent in part.
   };
 
+  bool HasTold();
   // Whether any line has bytes, by one system call for all lines: waits ask many times a second.
   bool AnythingCame();
   absl::Status Read(bool in_call, AwaitedOf awaited);

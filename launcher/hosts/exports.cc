@@ -21,7 +21,7 @@ constexpr std::array kPrefixes = {"NCCL_", "DTRAIN_", "OMP_", "UCX_"};
 constexpr std::array kOfOneRank = {
     env::kRunId,   env::kRunDir,     env::kAttempt,     env::kStore,
     env::kTokenFd, env::kTokenFile,  env::kAgentSocket, env::kHost,
-    env::kNodeId,  env::kRdmaDevice, env::kReuse,
+    env::kNodeId,  env::kRdmaDevice, env::kReuse,       env::kBeginsJob,
 };
 constexpr size_t kFileBytesMax = 1U << 20;
 

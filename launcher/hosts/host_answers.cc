@@ -127,4 +127,28 @@ int CodeOfJob(const std::vector<HostEnd>& ends, bool signalled) {
   return first->lost ? kExitTemporary : first->code;
 }
 
+std::optional<absl::Duration> RetryTime(const HostEnd& end, int ends) {
+  constexpr absl::Duration kFirst = absl::Seconds(10);
+  constexpr absl::Duration kLongest = absl::Minutes(10);
+  if (end.lost) {
+    return kFirst;
+  }
+  switch (end.code) {
+    case kExitOk:
+    case kExitTerminated:
+    case kExitInterrupted:
+    case kExitUsage:
+      return std::nullopt;
+    case kExitStop:
+      return kLongest;
+    default:
+      break;
+  }
+  absl::Duration time = kFirst;
+  for (int i = 1; i < ends && time < kLongest; ++i) {
+    time *= 2;
+  }
+  return std::min(time, kLongest);
+}
+
 }  // namespace dtrain::launcher

@@ -2,10 +2,12 @@
 // meet, and which exit code it has. Pure functions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "launcher/hosts/node_messages.h"
 
 namespace dtrain::launcher {
@@ -50,5 +52,11 @@ struct HostEnd {
 // code of the first host that failed, and 75 if that was lost. `signalled`: the user asked for a
 // stop.
 int CodeOfJob(const std::vector<HostEnd>& ends, bool signalled);
+
+// After how long a host of an elastic job is started again, which goes on without it; nothing: it
+// is done with the job, or would be refused again. `ends` counts how often its agent has ended soon
+// and by itself, this end included: the time doubles with each, to ten minutes. It is that at once
+// behind the coordinator's word that the host fails again and again.
+std::optional<absl::Duration> RetryTime(const HostEnd& end, int ends);
 
 }  // namespace dtrain::launcher

@@ -79,6 +79,8 @@ Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, cons
   }
   ends_.resize(links_.size(), HostEnd{.code = kExitTemporary});
   retries_.resize(links_.size());
+  calm_.resize(links_.size());
+  short_ends_.resize(links_.size());
 }
 
 absl::StatusOr<int> Starter::Run() {
@@ -282,7 +284,7 @@ void Starter::MeetOthers() {
   }
   others_met_ = true;
   for (size_t node = 1; node < links_.size(); ++node) {
-    links_[node].Meet(links_.front().serving());
+    MeetNode(node);
   }
 }
 

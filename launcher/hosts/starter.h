@@ -56,6 +56,7 @@ class Starter {
   absl::Status MeetFirst();
   void LeaveOutSilent(std::vector<HostAnswer>& answers);
   void MeetOthers();
+  void MeetNode(size_t node);
   void EndOthersSoon();
   void OnEndOfElastic(size_t node);
   void TakeBack();
@@ -80,6 +81,8 @@ class Starter {
   std::vector<HostLink> links_;  // By node rank.
   std::vector<HostEnd> ends_;
   std::vector<std::optional<Deadline>> retries_;  // When a lost host is tried again.
+  std::vector<std::optional<Deadline>> calm_;     // An agent that ends before has ended soon.
+  std::vector<int> short_ends_;                   // How often each has done so by itself, in a row.
   StarterConsole console_;
   int received_ = 0;  // Stop signals.
   int first_signal_ = 0;

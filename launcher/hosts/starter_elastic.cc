@@ -18,12 +18,7 @@ namespace {
 // A lost host is tried again after this.
 constexpr absl::Duration kRetryTime = absl::Seconds(10);
 
-// Whether the agent of an elastic job's host has ended because it is done with the job, or would be
-// refused again.
-bool HasLeft(const HostEnd& end) {
-  return !end.lost && (end.code == kExitOk || end.code == kExitTerminated ||
-                       end.code == kExitInterrupted || end.code == kExitUsage);
-}
+bool StaysOut(const HostEnd& end) { return !end.lost && end.code == kExitUsage; }
 
 }  // namespace
 
@@ -40,11 +35,23 @@ void Starter::OnEndOfElastic(size_t node) {
     if (!others_met_) {
       HangUpAll();
     }
-  } else if (received_ == 0 && !others_end_.has_value() && !HasLeft(end)) {
-    Say(absl::StrFormat("host %s is tried again in %s", links_[node].plan().host,
-                        absl::FormatDuration(kRetryTime)));
-    retries_[node] = Deadline::After(kRetryTime);
+  } else if (received_ == 0 && !others_end_.has_value()) {
+    short_ends_[node] = end.lost || Passed(calm_[node]) ? 0 : short_ends_[node];
+    if (const std::optional<absl::Duration> time = RetryTime(end, ++short_ends_[node])) {
+      Say(absl::StrFormat("host %s is tried again in %s", links_[node].plan().host,
+                          absl::FormatDuration(*time)));
+      retries_[node] = Deadline::After(*time);
+    } else if (StaysOut(end)) {  // TakeBack says that it stays out, if the job goes on.
+      retries_[node] = Deadline::After(kRetryTime);
+    }
   }
+}
+
+// Tells the agent of a node behind the first one where the coordinator is.
+void Starter::MeetNode(size_t node) {
+  constexpr absl::Duration kCalmTime = absl::Minutes(1);
+  calm_[node] = Deadline::After(kCalmTime);
+  links_[node].Meet(links_.front().serving());
 }
 
 // Starts lost hosts again when they can be reached, and lets them in as the nodes that they were.
@@ -57,6 +64,13 @@ void Starter::TakeBack() {
     HostLink& link = links_[node];
     if (Passed(retries_[node])) {
       retries_[node].reset();
+      if (StaysOut(ends_[node])) {
+        Say(
+            absl::StrFormat("host %s stays out: its launcher has ended with exit code %d; mend "
+                            "what it says, and start the job again to have the host in it",
+                            link.plan().host, ends_[node].code));
+        continue;
+      }
       link = HostLink(HostPlan(link.plan()));
       const std::optional<int> way = routes_.WayTo(link.plan());
       if (!way.has_value() || !StartHost(link, *way).ok()) {
@@ -70,7 +84,7 @@ void Starter::TakeBack() {
     if (link.hello().error.empty() && link.hello().version == first.version &&
         link.hello().digest == first.digest) {
       Say(absl::StrFormat("host %s is back", link.plan().host));
-      link.Meet(links_.front().serving());
+      MeetNode(node);
     } else {
       Say(absl::StrFormat("host %s is back with another dtrain or program, and stays out: %s",
                           link.plan().host, Printable(link.hello().error)));

@@ -27,28 +27,37 @@
 namespace dtrain::launcher {
 namespace {
 
-// The highest step of its ranks; -1: none has said one.
-int64_t StepOf(const Json& status) {
-  int64_t step = -1;
-  for (const Json& rank : status["ranks"]) {
-    step = std::max(step, rank["step"].get<int64_t>());
-  }
-  return step;
-}
-
-std::string UpTime(const JobFacts& job) {
+std::string TimeSince(double started_at) {
   const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
-  return FormatDuration(std::max(0.0, now - job.started_at));
+  return FormatDuration(std::max(0.0, now - started_at));
 }
 
-std::string NodeText(const JobFacts& job) {
-  return job.nodes == 1 ? "-" : absl::StrFormat("%d of %d", job.node_rank, job.nodes);
+// What is known of the job on any of its hosts. Where nobody can be asked, this node's agent
+// counts.
+JobSummary SummaryOf(const JobFacts& job, const absl::StatusOr<Json>& status) {
+  JobSummary summary = status.ok() ? Summarize(*status, !job.nodes_socket.empty()) : JobSummary{};
+  if (summary.started_at == 0) {  // All nodes of a fixed number start together.
+    summary.started_at = job.started_at;
+  }
+  return summary;
+}
+
+// A row of `dtrain ps`.
+std::string RowOf(const JobFacts& job, const JobSummary& summary) {
+  const bool has_nodes = job.nodes > 1;
+  return absl::StrFormat("%8d %10s %6d %5s %6s %9s  %-21s  %s\n", job.pid,
+                         TimeSince(summary.started_at), job.ranks,
+                         has_nodes ? absl::StrCat(job.node_rank) : "-",
+                         summary.nodes < 0 ? "-" : absl::StrCat(summary.nodes),
+                         summary.step < 0 ? "-" : WithThousands(summary.step),
+                         job.coordinator.empty() ? "-" : Printable(job.coordinator), job.run_dir);
 }
 
 Json FactsOf(const JobFacts& job) {
-  return {{"run_dir", job.run_dir}, {"run_id", job.run_id},        {"program", job.program},
-          {"pid", job.pid},         {"nodes", job.nodes},          {"node_rank", job.node_rank},
-          {"ranks", job.ranks},     {"started_at", job.started_at}};
+  return {
+      {"run_dir", job.run_dir}, {"run_id", job.run_id},         {"program", job.program},
+      {"pid", job.pid},         {"nodes", job.nodes},           {"node_rank", job.node_rank},
+      {"ranks", job.ranks},     {"started_at", job.started_at}, {"coordinator", job.coordinator}};
 }
 
 // The job of a run directory, or the only one. InvalidArgument names those that run.
@@ -82,9 +91,10 @@ void PrintStatus(const JobFacts& job, const Json& status) {
   const int attempt = status["attempt"];
   const std::string attempt_text =
       attempt < 0 ? "no attempt runs" : absl::StrCat("attempt ", attempt);
+  const double started_at = status.value("job_started_at", job.started_at);
   std::printf("%s: %s for %s, %s, %s\n", job.run_dir.c_str(),
-              status["phase"].get<std::string>().c_str(), UpTime(job).c_str(), attempt_text.c_str(),
-              ranks.c_str());
+              status["phase"].get<std::string>().c_str(), TimeSince(started_at).c_str(),
+              attempt_text.c_str(), ranks.c_str());
   std::fputs(StatusTable(status).c_str(), stdout);
   if (const std::string note = status.value("note", ""); !note.empty()) {
     std::printf("%s\n", Printable(note).c_str());
@@ -147,8 +157,9 @@ absl::Status Drain(const JobFacts& job, const std::string& node) {
 
 int PsCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
-      "Lists the jobs of this user that run on this host, with those of other nodes that "
-      "have ranks here.",
+      "Lists the jobs of this user that have a node on this host, wherever their coordinator is: "
+      "for how long the job runs, the ranks that this node has or may have, its number, the number "
+      "of nodes that have ranks, the newest step of all, and the coordinator's address.",
       "dtrain ps");
   JobArguments given;
   given.AddJson(app);
@@ -162,20 +173,21 @@ int PsCommand(const std::vector<std::string>& arguments, const Environment& envi
   }
   Json rows = Json::array();
   if (!given.json && !jobs->empty()) {
-    std::printf("%8s %10s %6s %9s %9s  %s\n", "pid", "up", "ranks", "node", "step",
-                "run directory");
+    std::printf("%8s %10s %6s %5s %6s %9s  %-21s  %s\n", "pid", "up", "ranks", "node", "nodes",
+                "step", "coordinator", "run directory");
   }
-  for (const JobFacts& job : *jobs) {
-    const absl::StatusOr<Json> status = AskOwnNode(job);
-    const int64_t step = status.ok() ? StepOf(*status) : -1;
+  const std::vector<absl::StatusOr<Json>> answers = AskJobs(*jobs);
+  for (size_t i = 0; i < jobs->size(); ++i) {
+    const JobFacts& job = (*jobs)[i];
+    const JobSummary summary = SummaryOf(job, answers[i]);
     if (given.json) {
       rows.push_back(FactsOf(job));
-      rows.back()["step"] = step < 0 ? Json() : Json(step);
+      rows.back()["step"] = summary.step < 0 ? Json() : Json(summary.step);
+      rows.back()["nodes_with_ranks"] = summary.nodes < 0 ? Json() : Json(summary.nodes);
+      rows.back()["job_started_at"] = summary.started_at;
       continue;
     }
-    std::printf("%8d %10s %6d %9s %9s  %s\n", job.pid, UpTime(job).c_str(), job.ranks,
-                NodeText(job).c_str(), step < 0 ? "-" : WithThousands(step).c_str(),
-                job.run_dir.c_str());
+    std::fputs(RowOf(job, summary).c_str(), stdout);
   }
   if (given.json) {
     std::printf("%s\n", DumpJson(rows).c_str());

@@ -34,12 +34,19 @@ absl::Status CheckFolder(const std::string& folder) {
 }
 
 Json ToJson(const JobFacts& facts) {
-  return {{"pid", facts.pid},         {"process_start", facts.process_start},
-          {"run_dir", facts.run_dir}, {"run_id", facts.run_id},
-          {"program", facts.program}, {"socket", facts.socket},
-          {"control", facts.control}, {"nodes_socket", facts.nodes_socket},
-          {"nodes", facts.nodes},     {"node_rank", facts.node_rank},
-          {"ranks", facts.ranks},     {"started_at", facts.started_at}};
+  return {{"pid", facts.pid},
+          {"process_start", facts.process_start},
+          {"run_dir", facts.run_dir},
+          {"run_id", facts.run_id},
+          {"program", facts.program},
+          {"socket", facts.socket},
+          {"control", facts.control},
+          {"nodes_socket", facts.nodes_socket},
+          {"nodes", facts.nodes},
+          {"node_rank", facts.node_rank},
+          {"ranks", facts.ranks},
+          {"started_at", facts.started_at},
+          {"coordinator", facts.coordinator}};
 }
 
 absl::StatusOr<JobFacts> FromJson(const Json& json) {
@@ -53,6 +60,7 @@ absl::StatusOr<JobFacts> FromJson(const Json& json) {
     facts.socket = json.at("socket");
     facts.control = json.value("control", "");
     facts.nodes_socket = json.value("nodes_socket", "");
+    facts.coordinator = json.value("coordinator", "");
     facts.nodes = json.at("nodes");
     facts.node_rank = json.at("node_rank");
     facts.ranks = json.at("ranks");

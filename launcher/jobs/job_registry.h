@@ -24,6 +24,7 @@ struct JobFacts {
   std::string socket;        // The agent's, which answers AskAgent.
   std::string control;       // An elastic job's socket, for ControlClient; "": it is not elastic.
   std::string nodes_socket;  // Tells ControlClient of all nodes; "": the job has one.
+  std::string coordinator;   // Where the nodes meet, on the host of node 0; "": the job has one.
   int nodes = 1;
   int node_rank = 0;
   int ranks = 0;          // Those on this node.

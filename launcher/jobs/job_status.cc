@@ -124,7 +124,10 @@ std::string JobNodes::Encode() const {
                     {"why", answer.why},
                     {"text", answer.text.has_value() ? Json(*answer.text) : Json()}});
   }
-  return DumpJson(Json{{"attempt", attempt}, {"nodes", std::move(rows)}, {"note", note}});
+  return DumpJson(Json{{"attempt", attempt},
+                       {"nodes", std::move(rows)},
+                       {"note", note},
+                       {"started_at", started_at}});
 }
 
 absl::StatusOr<JobNodes> JobNodes::Parse(absl::string_view text) {
@@ -133,6 +136,7 @@ absl::StatusOr<JobNodes> JobNodes::Parse(absl::string_view text) {
     JobNodes job;
     job.attempt = json.at("attempt");
     job.note = json.at("note");
+    job.started_at = json.value("started_at", 0.0);  // A launcher of before does not tell it.
     int ranks_left = kListedRanksMax;
     for (const Json& row : json.at("nodes")) {
       NodeAnswer answer;
@@ -159,6 +163,7 @@ absl::StatusOr<JobNodes> JobNodes::Parse(absl::string_view text) {
 }
 
 void AddMembers(const LobbyNodes& members, JobNodes& job) {
+  job.started_at = members.started_at;
   std::map<int, size_t> known;  // Places of those with ranks, by their numbers.
   for (size_t place = 0; place < job.nodes.size(); ++place) {
     if (job.nodes[place].has_ranks) {
@@ -222,7 +227,25 @@ Json StatusJson(const JobNodes& job) {
   if (!job.note.empty()) {
     status["note"] = job.note;
   }
+  if (job.started_at > 0) {
+    status["job_started_at"] = job.started_at;
+  }
   return status;
+}
+
+JobSummary Summarize(const Json& status, bool has_nodes) {
+  JobSummary summary{.nodes = has_nodes ? -1 : 1,
+                     .started_at = status.value("job_started_at", 0.0)};
+  for (const Json& rank : status["ranks"]) {
+    summary.step = std::max(summary.step, rank["step"].get<int64_t>());
+  }
+  if (const auto nodes = status.find("node_states"); nodes != status.end()) {
+    summary.nodes = static_cast<int>(std::count_if(
+        nodes->begin(), nodes->end(), [](const Json& node) { return node["ranks"] != 0; }));
+    // Without an attempt no node has ranks, if the note does not say that this is not known.
+    summary.nodes = summary.nodes == 0 && status.contains("note") ? -1 : summary.nodes;
+  }
+  return summary;
 }
 
 std::string StatusTable(const Json& status) {

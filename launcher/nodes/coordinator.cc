@@ -114,8 +114,9 @@ void Coordinator::TellNodes(int64_t now_nanos) {
   if (told_nanos_ != 0 && now_nanos - told_nanos_ < absl::ToInt64Nanoseconds(kTellNodes)) {
     return;
   }
-  if (const std::optional<LobbyNodes> nodes = state_.TakeNodes()) {
+  if (std::optional<LobbyNodes> nodes = state_.TakeNodes()) {
     told_nanos_ = now_nanos;
+    nodes->started_at = options_.started_at;
     store_->Set(kLobbyNodesKey, nodes->Encode(), Deadline::After(kStoreCallTimeout)).IgnoreError();
   }
 }

@@ -36,6 +36,7 @@ struct CoordinatorOptions {
   absl::Duration own_end = absl::Seconds(2);
   // How long its end waits for the agents to have read the last order and to be gone.
   absl::Duration farewell = absl::Seconds(2);
+  double started_at = 0;         // When the first coordinator of the job started, in Unix seconds.
   Clock& clock = Clock::Real();  // For its term and the limits of the job.
 };
 

@@ -132,6 +132,7 @@ std::string EncodeCoordinatorOptions(const CoordinatorOptions& options) {
                        {"token", absl::BytesToHexString(absl::string_view(
                                      reinterpret_cast<const char*>(token.data()), token.size()))},
                        {"silence", JsonSeconds(options.silence)},
+                       {"started_at", options.started_at},
                        {"nodes", {job.nodes_min, job.nodes_max}},
                        {"batch", {job.batch.global, job.batch.micro}},
                        {"restarts_max", job.restarts_max},
@@ -158,6 +159,7 @@ absl::StatusOr<CoordinatorOptions> ParseCoordinatorOptions(absl::string_view tex
     };
     CoordinatorOptions options{.endpoint = {json.at("host"), json.at("port")}, .key = key};
     options.silence = time("silence");
+    options.started_at = json.at("started_at");
     options.job = {.nodes_min = json.at("nodes").at(0),
                    .nodes_max = json.at("nodes").at(1),
                    .batch = {json.at("batch").at(0), json.at("batch").at(1)},

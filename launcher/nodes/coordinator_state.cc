@@ -47,6 +47,7 @@ void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
     case LobbyMessage::Kind::kJoin:
       agents_[id] = {message.from};
       nodes_[id] = message.node;
+      job_.HasBegun(message.job_term);
       if (message.memory.has_value()) {
         job_.Adopt(id, message.node, *message.memory, now_nanos);
       } else {
@@ -176,8 +177,11 @@ void CoordinatorState::NoteDismissal(const LobbyOrder& order) {
     return;
   }
   const ElasticNode& node = order.nodes.front();
-  gone_[node.number] = {
-      .node = node, .state = order.code == kExitTemporary ? "lost" : "left", .why = order.text};
+  gone_[node.number] = {.node = node,
+                        .state = order.code == kExitTemporary ? "lost"
+                                 : order.code == kExitStop    ? "out"
+                                                              : "left",
+                        .why = order.text};
 }
 
 std::optional<LobbyNodes> CoordinatorState::TakeNodes() {
@@ -190,10 +194,12 @@ std::optional<LobbyNodes> CoordinatorState::TakeNodes() {
     numbers.insert(standing.node.number);
     nodes.rows.push_back({.node = standing.node,
                           .place = standing.place,
-                          .state = standing.is_leaving   ? "leaving"
-                                   : standing.place >= 0 ? "trains"
-                                   : nodes.attempt >= 0  ? "spare"
-                                                         : "waiting"});
+                          .state = standing.is_leaving       ? "leaving"
+                                   : standing.place >= 0     ? "trains"
+                                   : !standing.aside.empty() ? "aside"
+                                   : nodes.attempt >= 0      ? "spare"
+                                                             : "waiting",
+                          .why = standing.aside});
   }
   for (const auto& [number, row] : gone_) {
     if (numbers.count(number) == 0) {  // It has not come back.

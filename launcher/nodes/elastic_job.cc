@@ -32,6 +32,11 @@ std::vector<int> ElasticJob::world() const {
                                                                : std::vector<int>();
 }
 
+std::set<int> ElasticJob::WorldSet() const {
+  const std::vector<int> ids = world();
+  return {ids.begin(), ids.end()};
+}
+
 std::vector<ElasticJob::Standing> ElasticJob::Standings() const {
   std::vector<Standing> standings;
   const std::vector<int> ids = world();
@@ -41,9 +46,12 @@ std::vector<ElasticJob::Standing> ElasticJob::Standings() const {
       standings.push_back({member->second.node, static_cast<int>(place), member->second.leaving});
     }
   }
+  const std::set<int> placed(ids.begin(), ids.end());
   for (const auto& [id, member] : members_) {
-    if (std::count(ids.begin(), ids.end(), id) == 0) {
-      standings.push_back({member.node, -1, member.leaving});
+    if (placed.count(id) == 0) {
+      const auto aside = aside_.find(member.node.number);
+      standings.push_back(
+          {member.node, -1, member.leaving, aside == aside_.end() ? "" : aside->second.why});
     }
   }
   return standings;
@@ -57,12 +65,13 @@ ElasticJob::Member* ElasticJob::InWorld(int id) {
 }
 
 // Node 0, then the nodes of the last world in its order, then the others as they came.
-std::vector<int> ElasticJob::Preferred(int without) const {
+std::vector<int> ElasticJob::Preferred(const std::set<int>& without) const {
   std::vector<int> ids;
+  std::set<int> added;
   const auto add = [&](int id) {
     const auto member = members_.find(id);
-    if (member != members_.end() && !member->second.leaving && id != without &&
-        std::count(ids.begin(), ids.end(), id) == 0) {
+    if (member != members_.end() && !member->second.leaving && without.count(id) == 0 &&
+        aside_.count(member->second.node.number) == 0 && added.insert(id).second) {
       ids.push_back(id);
     }
   };
@@ -111,10 +120,11 @@ void ElasticJob::Join(int id, const ElasticNode& node, int64_t now_nanos) {
       return;
     }
   }
+  ForgetOtherHost(node);
   members_.emplace(id, Member{node});
   grow_at_ = std::max(grow_at_ == kNever ? 0 : grow_at_, Later(now_nanos, options_.last_call));
   TryStart(now_nanos);
-  ParkSpares();
+  ParkSpares(now_nanos);
 }
 
 void ElasticJob::Lose(int id, const std::string& why, int64_t now_nanos) {
@@ -128,6 +138,9 @@ void ElasticJob::Lose(int id, const std::string& why, int64_t now_nanos) {
   const bool is_first = member->second.node.number == 0;
   if (in_world && had_reported) {
     attempt_.gone.emplace(id, member->second);
+    if (attempt_.unable.count(id) > 0) {  // The others' attempt ends because of it.
+      attempt_.lost.push_back(name);
+    }
   }
   members_.erase(member);
   if (!in_world || had_reported) {  // A spare, or one whose ranks have ended.
@@ -172,7 +185,7 @@ absl::Status ElasticJob::Drain(int id, int64_t now_nanos) {
         "start it with another node 0: it goes on where it was",
         member.node.Name()));
   }
-  if (Choose(Preferred(id)).nodes == 0) {
+  if (Choose(Preferred({id})).nodes == 0) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "without %s no number of nodes from %d to %d is left with which the job can "
         "go on; start another node first, or stop the job with `dtrain stop`",
@@ -190,11 +203,11 @@ absl::Status ElasticJob::Drain(int id, int64_t now_nanos) {
 
 void ElasticJob::Report(int id, const NodeReport& report, int64_t now_nanos) {
   Member* const member = InWorld(id);
-  if (member == nullptr || report.attempt != attempt_.number || member->report.has_value() ||
-      LeaveOut(id, report, now_nanos)) {
+  if (member == nullptr || report.attempt != attempt_.number || member->report.has_value()) {
     return;
   }
   member->report = report;
+  NoteUnable(id, now_nanos);
   if (attempt_.reports_until == kNever) {
     // One that has saved, or is done, may have to wait for the others' saves or last steps.
     const bool is_calm = report.code == kExitOk || report.stop_signal != 0;
@@ -208,6 +221,7 @@ void ElasticJob::Report(int id, const NodeReport& report, int64_t now_nanos) {
 }
 
 void ElasticJob::Tick(int64_t now_nanos) {
+  EndAsides(now_nanos);
   switch (phase_) {
     case Phase::kGathering:
     case Phase::kWaiting:
@@ -235,8 +249,13 @@ void ElasticJob::TryStart(int64_t now) {
   if ((phase_ != Phase::kGathering && phase_ != Phase::kWaiting) || now < start_at_) {
     return;
   }
-  const std::vector<int> ids = Preferred();
-  const WorldChoice choice = Choose(ids);
+  std::vector<int> ids = Preferred();
+  WorldChoice choice = Choose(ids);
+  if (choice.nodes == 0 && now >= gather_until_ && !aside_.empty()) {
+    aside_.clear();  // Rather than giving the job up, those that are set aside are tried.
+    ids = Preferred();
+    choice = Choose(ids);
+  }
   if (choice.nodes == 0) {
     last_call_until_ = kNever;
     if (now >= gather_until_) {
@@ -271,20 +290,25 @@ void ElasticJob::Begin(std::vector<int> ids, const std::string& note, int64_t no
                       .nodes = attempt_.world,
                       .why = why,
                       .failures = failures_});
-  ParkSpares();
+  ParkSpares(now);
 }
 
-// Tells the nodes that came too late, or are too many, what they wait for.
-void ElasticJob::ParkSpares() {
-  const size_t nodes = world().size();
+// Tells the nodes that came too late, are too many, or are set aside, what they wait for.
+void ElasticJob::ParkSpares(int64_t now) {
+  const std::set<int> ids = WorldSet();
+  const size_t nodes = ids.size();
   for (auto& [id, member] : members_) {
-    const bool is_spare = nodes > 0 && InWorld(id) == nullptr;
+    const bool is_spare = nodes > 0 && ids.count(id) == 0;
     if (is_spare && !member.is_parked) {
+      const auto aside = aside_.find(member.node.number);
       actions_.push_back(
           {.kind = ElasticAction::Kind::kPark,
            .nodes = {id},
-           .why = absl::StrFormat("%s is a spare: %d node%s train%s", member.node.Name(), nodes,
-                                  nodes == 1 ? "" : "s", nodes == 1 ? "s" : "")});
+           .why = aside != aside_.end()
+                      ? TextOfAside(member.node, aside->second, now)
+                      : absl::StrFormat("%s is a spare: %d node%s train%s", member.node.Name(),
+                                        nodes, nodes == 1 ? "" : "s", nodes == 1 ? "s" : ""),
+           .failures = failures_});
     }
     member.is_parked = is_spare;
   }
@@ -387,8 +411,9 @@ void ElasticJob::WaitUntil(int64_t start, const std::string& why) {
 }
 
 void ElasticJob::DismissLeavers() {
+  const std::set<int> ids = WorldSet();
   for (auto member = members_.begin(); member != members_.end();) {
-    if (member->second.leaving && InWorld(member->first) == nullptr) {
+    if (member->second.leaving && ids.count(member->first) == 0) {
       actions_.push_back({.kind = ElasticAction::Kind::kDismiss,
                           .nodes = {member->first},
                           .code = member->second.leave_code,

@@ -9,13 +9,16 @@
 // is lost. A lost node cannot disturb the next attempt, whose number its ranks do not have. The
 // node of number 0 has the coordinator and is always the first of the world. A coordinator that was
 // started again adopts the attempt that its agents tell it of, and the ranks train on meanwhile
-// (elastic_job_adopt.cc). Not thread-safe.
+// (elastic_job_adopt.cc). A node whose own host fails, such as one with a full disk, is set aside
+// for a while (elastic_job_aside.cc). Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +27,7 @@
 #include "absl/time/time.h"
 #include "launcher/nodes/world_choice.h"
 #include "launcher/ranks/rank_end.h"
+#include "launcher/restart.h"
 
 namespace dtrain::launcher {
 
@@ -67,6 +71,7 @@ struct NodeReport {
   bool stopped_here = false;  // The signal came to this node's agent and not to another's.
   int64_t durable_step = -1;  // Node 0's count.
   bool cannot_start = false;  // The node itself has no place for ranks, and none of it has run.
+  std::string why = {};       // cannot_start: the error.
 };
 
 // The counts that decide about restarts. Agents keep them for a coordinator that is started again.
@@ -76,6 +81,9 @@ struct FailureCounts {
   int alike = 0;     // Failures in a row by it without a new durable step.
   int restarts_used = 0;
   int bug_restarts_used = 0;
+  std::map<int, HostFailures> hosts = {};  // Of nodes whose own hosts failed, by their numbers.
+  // The term of the coordinator that began the job's first attempt; 0: the one that says it.
+  int64_t job_term = 0;
 };
 
 // The last attempt that an agent was told of, which it tells a coordinator that follows another.
@@ -104,7 +112,7 @@ struct ElasticAction {
   bool job_goes_on = false;  // kStop: with other nodes, behind the save.
   int code = 0;
   std::string why = {};
-  FailureCounts failures = {};  // kStart.
+  FailureCounts failures = {};  // kStart and kPark.
 };
 
 class ElasticJob {
@@ -119,6 +127,8 @@ class ElasticJob {
   void Lose(int id, const std::string& why, int64_t now_nanos);
   // A node that has no ranks goes by itself.
   void Leave(int id, int64_t now_nanos);
+  // An agent knows that a coordinator of this term has begun the job's first attempt.
+  void HasBegun(int64_t job_term);
   void Report(int id, const NodeReport& report, int64_t now_nanos);
   // The user stops the job, at a moment when this agent has no ranks that would tell.
   void Stop(int signal, int64_t now_nanos);
@@ -140,6 +150,7 @@ class ElasticJob {
     ElasticNode node;
     int place = -1;  // In world(); -1: it is not in it.
     bool is_leaving = false;
+    std::string aside = {};  // Why it is set aside; "": it is not.
   };
   // All nodes that the job has: those of the world by their places, then the others.
   std::vector<Standing> Standings() const;
@@ -163,6 +174,7 @@ class ElasticJob {
     std::vector<int> world = {};  // Ids, by node rank.
     std::vector<std::string> lost = {};
     std::map<int, Member> gone = {};  // Those of the world that left behind their reports.
+    std::set<int> unable = {};        // Those that cannot start their ranks.
     bool is_planned = false;          // It is ended with a save, to go on with other nodes.
     bool ends_at_once = false;
     int64_t reports_until = kNever;
@@ -176,8 +188,14 @@ class ElasticJob {
     int next_id = -1;
     int attempt_min = 0;  // The next attempt has at least this number.
   };
+  // A node that gets no ranks for a while.
+  struct Aside {
+    int64_t until = 0;
+    std::string why;
+  };
 
-  std::vector<int> Preferred(int without = -1) const;
+  std::set<int> WorldSet() const;
+  std::vector<int> Preferred(const std::set<int>& without = {}) const;
   WorldChoice Choose(const std::vector<int>& ids) const;
   void TryStart(int64_t now);
   void Begin(std::vector<int> ids, const std::string& note, int64_t now);
@@ -199,10 +217,20 @@ class ElasticJob {
   std::optional<RankEnd> Cause() const;
   void DecideRestart(const std::optional<RankEnd>& cause, bool has_progress, int64_t now);
   void WaitUntil(int64_t start, const std::string& why);
-  void ParkSpares();
+  void ParkSpares(int64_t now);
   void DismissLeavers();
   void End(int code, const std::string& why);
-  bool LeaveOut(int id, const NodeReport& report, int64_t now);
+  void NoteUnable(int id, int64_t now);
+  size_t PlaceOfTrouble(const RankEnd& cause) const;
+  std::map<int, std::string> FailedHosts() const;
+  bool GoesRound(int number, const std::string& trouble) const;
+  bool SetFailedHostsAside(const std::optional<RankEnd>& cause, int64_t now);
+  void SetAside(int id, const std::string& error, int64_t now);
+  void KeepAside(const std::vector<ElasticNode>& world, int64_t now);
+  static std::string TextOfAside(const ElasticNode& node, const Aside& aside, int64_t now);
+  void EndAsides(int64_t now);
+  void ForgetOtherHost(const ElasticNode& node);
+  void ForgetFailures();
   Member* InWorld(int id);
 
   const ElasticOptions options_;
@@ -211,6 +239,7 @@ class ElasticJob {
   Phase phase_ = Phase::kGathering;
   Attempt attempt_;  // The present or the last one.
   FailureCounts failures_;
+  std::map<int, Aside> aside_;  // By the nodes' numbers.
   Adoption adoption_;
   std::string why_;      // Why the next attempt begins.
   int stop_signal_ = 0;  // The user stops the job.

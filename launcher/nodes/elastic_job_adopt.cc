@@ -76,7 +76,10 @@ void ElasticJob::TakeOver(const AttemptMemory& memory, int64_t now) {
     }
   }
   attempt_ = {.number = memory.attempt, .term = memory.term};
+  const int64_t job_term = failures_.job_term;
   failures_ = memory.failures;
+  HasBegun(job_term);
+  KeepAside(memory.nodes, now);
   phase_ = Phase::kRunning;
   why_.clear();
   for (auto& [id, member] : members_) {
@@ -102,7 +105,15 @@ void ElasticJob::TakeOver(const AttemptMemory& memory, int64_t now) {
                absl::StrCat(absl::StrJoin(attempt_.lost, ", "), " came back without its ranks"),
                now);
   } else {
-    ParkSpares();  // Those that came before the agents of the attempt.
+    ParkSpares(now);  // Those that came before the agents of the attempt.
+  }
+}
+
+// A job that has begun has no attempt 0 any more: programs know a job's start by that number.
+void ElasticJob::HasBegun(int64_t job_term) {
+  adoption_.attempt_min = std::max(adoption_.attempt_min, job_term != 0 ? 1 : 0);
+  if (job_term != 0 && (failures_.job_term == 0 || job_term < failures_.job_term)) {
+    failures_.job_term = job_term;
   }
 }
 

@@ -15,22 +15,6 @@ bool StopsJob(int signal, int number) {
   return number == 0 || (signal != SIGTERM && signal != SIGUSR1);
 }
 
-// A node that cannot start its ranks would end the job of all others, such as a spare whose disk is
-// full. Gives whether the job goes on without it, as without a lost one; it cannot without node 0.
-bool ElasticJob::LeaveOut(int id, const NodeReport& report, int64_t now) {
-  const ElasticNode& node = members_.at(id).node;
-  if (!report.cannot_start || phase_ != Phase::kRunning || node.number == 0 ||
-      Choose(Preferred(id)).nodes == 0) {
-    return false;
-  }
-  actions_.push_back({.kind = ElasticAction::Kind::kDismiss,
-                      .nodes = {id},
-                      .code = report.code,
-                      .why = absl::StrCat(node.Name(), " cannot start its ranks and is left out")});
-  Lose(id, "it cannot start its ranks", now);
-  return true;
-}
-
 // Whether the failures may come from a node of whose loss the news has not come yet.
 bool ElasticJob::MayBeLoss() const {
   if (!attempt_.lost.empty() || phase_ == Phase::kEnding) {
@@ -126,14 +110,19 @@ void ElasticJob::Conclude(int64_t now) {
   const bool has_progress = durable > failures_.durable_step;
   failures_.durable_step = durable;
   failures_.alike = has_progress ? 0 : failures_.alike;
+  if (has_progress) {
+    ForgetFailures();
+  }
   if (code == kExitOk) {
     End(kExitOk, "");
   } else if (was_stopped) {
     End(stop_signal_ == SIGINT ? static_cast<int>(kExitInterrupted) : code, "");
-  } else if (is_planned) {
-    WaitUntil(now, why_);
-  } else {
-    DecideRestart(cause, has_progress, now);
+  } else if (!SetFailedHostsAside(cause, now)) {
+    if (is_planned) {
+      WaitUntil(now, why_);
+    } else {
+      DecideRestart(cause, has_progress, now);
+    }
   }
   DismissLeavers();
   TryStart(now);

@@ -29,7 +29,9 @@ class ElasticPeers final : public Peers {
   void Publish(Order order) override { peers_->Publish(std::move(order)); }
   int nodes() const override { return peers_->nodes(); }
   void Share(std::string summary) override { peers_->Share(std::move(summary)); }
+  void ShareAtOnce(std::string summary) override { peers_->ShareAtOnce(std::move(summary)); }
   std::vector<std::pair<int, std::string>> TakeShared() override { return peers_->TakeShared(); }
+  void TellReserve() override { lobby_.TellReserve(); }
   void Answer(const Order& question, const std::string& text) override {
     peers_->Answer(question, text);
   }

@@ -24,6 +24,7 @@ namespace {
 
 // The coordinator hears at least so often that an agent lives.
 constexpr absl::Duration kBeat = absl::Milliseconds(150);
+constexpr absl::Duration kReserveCallTime = absl::Seconds(1);
 
 }  // namespace
 
@@ -51,7 +52,7 @@ LobbyAgent::LobbyAgent(const LobbyJoin& join, std::string name, UniqueFd event)
     : join_(join),
       name_(std::move(name)),
       event_(std::move(event)),
-      inbox_(name_, join.memory.attempt) {}
+      inbox_(name_, join.memory.attempt, join.memory.job_term) {}
 
 LobbyAgent::~LobbyAgent() {
   if (!thread_.joinable()) {
@@ -107,13 +108,15 @@ absl::Status LobbyAgent::Connect(Deadline deadline, const std::function<int()>& 
 
 absl::Status LobbyAgent::PostJoin() {
   LobbyMessage message{.kind = LobbyMessage::Kind::kJoin, .from = name_, .node = join_.node};
-  message.memory = memory().attempt;
+  LobbyMemory known = memory();
+  message.memory = std::move(known.attempt);
+  message.job_term = known.job_term;
   return Send(message);
 }
 
 LobbyMemory LobbyAgent::memory() const {
   const std::lock_guard lock(mutex_);
-  return {.term = term_, .attempt = inbox_.memory()};
+  return {.term = term_, .attempt = inbox_.memory(), .job_term = inbox_.job_term()};
 }
 
 absl::Status LobbyAgent::Post(LobbyMessage message) {
@@ -145,6 +148,17 @@ absl::Status LobbyAgent::Tell(const std::string& key, const std::string& value) 
 
 absl::StatusOr<std::string> LobbyAgent::Ask(const std::string& key, Deadline deadline) {
   return store()->Get(key, deadline);
+}
+
+// An agent whose news are lost tells of its next reserve.
+void LobbyAgent::TellReserve() {
+  store()->Set(kLobbyReserveKey, "1", Deadline::After(kReserveCallTime)).IgnoreError();
+}
+
+bool LobbyAgent::MayReserve() {
+  const std::vector<std::string> key = {kLobbyReserveKey};
+  const auto is_there = store()->Check(key, Deadline::After(kReserveCallTime));
+  return is_there.ok() && is_there->front();
 }
 
 void LobbyAgent::Run(int64_t next) {
@@ -211,6 +225,7 @@ absl::Status LobbyAgent::FollowSuccessor() {
   {
     const std::lock_guard lock(mutex_);
     message.memory = inbox_.memory();
+    message.job_term = inbox_.job_term();
   }
   absl::Status joined = Send(message);
   LobbyMessage late{.kind = LobbyMessage::Kind::kReport, .from = name_};

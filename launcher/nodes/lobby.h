@@ -54,6 +54,10 @@ class LobbyAgent {
   // A value by which agents tell each other something, without the coordinator. Ask waits for it.
   absl::Status Tell(const std::string& key, const std::string& value);
   absl::StatusOr<std::string> Ask(const std::string& key, Deadline deadline);
+  // Tells the spares that they may keep a process of the job's program in reserve. Neither blocks
+  // for more than a second.
+  void TellReserve();
+  bool MayReserve();
   // The next order but kStop and kAnswer. Nothing: `timeout` has passed. Unavailable: the
   // coordinator is lost; the caller, which has no ranks, may join its successor. An order to start,
   // wait or leave that is for others only is left out.

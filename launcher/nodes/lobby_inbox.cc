@@ -21,6 +21,14 @@ bool LobbyInbox::IsForMe(const LobbyOrder& order) const {
   return std::count(order.names.begin(), order.names.end(), name_) > 0;
 }
 
+// A coordinator does not know its own term.
+void LobbyInbox::NoteJobTerm(LobbyOrder& order) {
+  if (order.failures.job_term == 0) {
+    order.failures.job_term = order.term;
+  }
+  job_term_ = order.failures.job_term;
+}
+
 void LobbyInbox::Take(LobbyOrder order) {
   switch (order.kind) {
     case LobbyOrder::Kind::kAnswer:
@@ -33,6 +41,7 @@ void LobbyInbox::Take(LobbyOrder order) {
       return;
     case LobbyOrder::Kind::kPark:
       if (IsForMe(order)) {
+        NoteJobTerm(order);
         orders_.push_back(std::move(order));
       }
       return;
@@ -50,6 +59,7 @@ void LobbyInbox::Take(LobbyOrder order) {
       orders_.push_back(std::move(order));
       return;
     case LobbyOrder::Kind::kStart:
+      NoteJobTerm(order);
       memory_ = {order.attempt, order.term, order.nodes, order.failures, std::nullopt};
       stops_.push_back(order);
       if (IsForMe(order)) {

@@ -14,10 +14,12 @@ namespace dtrain::launcher {
 
 class LobbyInbox {
  public:
-  // `memory` is what the node knows of an attempt under a former coordinator.
-  LobbyInbox(std::string name, std::optional<AttemptMemory> memory)
+  // `memory` is what the node knows of an attempt under a former coordinator, and `job_term` of the
+  // job's first one.
+  LobbyInbox(std::string name, std::optional<AttemptMemory> memory, int64_t job_term = 0)
       : name_(std::move(name)),
         memory_(std::move(memory)),
+        job_term_(job_term),
         begun_term_(memory_.has_value() ? memory_->term : 0) {}
 
   void Take(LobbyOrder order);
@@ -37,13 +39,17 @@ class LobbyInbox {
   // The last attempt of which an order told.
   const std::optional<AttemptMemory>& memory() const { return memory_; }
   void Forget() { memory_.reset(); }
+  // The term of the coordinator that began the job's first attempt; 0: no order told of one.
+  int64_t job_term() const { return job_term_; }
   void NoteReport(const NodeReport& report);
 
  private:
   bool IsForMe(const LobbyOrder& order) const;
+  void NoteJobTerm(LobbyOrder& order);
 
   const std::string name_;
   std::optional<AttemptMemory> memory_;
+  int64_t job_term_;
   int64_t begun_term_;  // The term of the last kStart that Next has given.
   std::deque<LobbyOrder> orders_;
   std::deque<LobbyOrder> stops_;

@@ -45,7 +45,8 @@ Json ToJson(const NodeReport& report) {
           {"stop_signal", report.stop_signal},
           {"stopped_here", report.stopped_here},
           {"durable_step", report.durable_step},
-          {"cannot_start", report.cannot_start}};
+          {"cannot_start", report.cannot_start},
+          {"why", report.why}};
 }
 
 absl::StatusOr<NodeReport> ReportOf(const Json& json) {
@@ -55,7 +56,8 @@ absl::StatusOr<NodeReport> ReportOf(const Json& json) {
                     .stop_signal = json.at("stop_signal"),
                     .stopped_here = json.at("stopped_here"),
                     .durable_step = json.at("durable_step"),
-                    .cannot_start = json.at("cannot_start")};
+                    .cannot_start = json.at("cannot_start"),
+                    .why = json.at("why")};
   if (const std::string cause = json.at("cause"); !cause.empty()) {
     DT_ASSIGN_OR_RETURN(report.cause, DecodeEnd(cause));
   }
@@ -79,19 +81,39 @@ std::vector<ElasticNode> NodesOf(const Json& json) {
 }
 
 Json ToJson(const FailureCounts& failures) {
+  Json hosts = Json::array();
+  for (const auto& [number, host] : failures.hosts) {
+    hosts.push_back({{"node", number},
+                     {"cause", host.cause},
+                     {"error", host.error},
+                     {"times", host.times},
+                     {"host", host.host},
+                     {"durable_step", host.durable_step}});
+  }
   return {{"durable_step", failures.durable_step},
           {"last", failures.last},
           {"alike", failures.alike},
           {"restarts_used", failures.restarts_used},
-          {"bug_restarts_used", failures.bug_restarts_used}};
+          {"bug_restarts_used", failures.bug_restarts_used},
+          {"hosts", std::move(hosts)},
+          {"job_term", failures.job_term}};
 }
 
 FailureCounts FailuresOf(const Json& json) {
-  return {.durable_step = json.at("durable_step"),
-          .last = json.at("last"),
-          .alike = json.at("alike"),
-          .restarts_used = json.at("restarts_used"),
-          .bug_restarts_used = json.at("bug_restarts_used")};
+  FailureCounts failures{.durable_step = json.at("durable_step"),
+                         .last = json.at("last"),
+                         .alike = json.at("alike"),
+                         .restarts_used = json.at("restarts_used"),
+                         .bug_restarts_used = json.at("bug_restarts_used"),
+                         .job_term = json.at("job_term")};
+  for (const Json& host : json.at("hosts")) {
+    failures.hosts[host.at("node").get<int>()] = {.cause = host.at("cause"),
+                                                  .error = host.at("error"),
+                                                  .times = host.at("times"),
+                                                  .host = host.at("host"),
+                                                  .durable_step = host.at("durable_step")};
+  }
+  return failures;
 }
 
 Json ToJson(const AttemptMemory& memory) {
@@ -121,6 +143,7 @@ std::string LobbyMessage::Encode() const {
                        {"node", ToJson(node)},
                        {"report", ToJson(report)},
                        {"memory", memory.has_value() ? ToJson(*memory) : Json()},
+                       {"job_term", job_term},
                        {"signal", signal},
                        {"target", target}});
 }
@@ -141,6 +164,7 @@ absl::StatusOr<LobbyMessage> LobbyMessage::Parse(absl::string_view text) {
     if (const Json& memory = json.at("memory"); !memory.is_null()) {
       DT_ASSIGN_OR_RETURN(message.memory, MemoryOf(memory));
     }
+    message.job_term = json.at("job_term");
     message.signal = json.at("signal");
     message.target = json.at("target");
     return message;
@@ -182,20 +206,25 @@ absl::StatusOr<LobbyOrder> LobbyOrder::Parse(absl::string_view text) {
   }
 }
 
+bool BeginsJob(const LobbyOrder& start, int64_t first_term) {
+  return start.failures.job_term >= first_term;
+}
+
 std::string LobbyNodes::Encode() const {
   Json list = Json::array();
   for (const Row& row : rows) {
     list.push_back(
         {{"node", ToJson(row.node)}, {"place", row.place}, {"state", row.state}, {"why", row.why}});
   }
-  return DumpJson(Json{{"attempt", attempt}, {"nodes", std::move(list)}});
+  return DumpJson(
+      Json{{"attempt", attempt}, {"nodes", std::move(list)}, {"started_at", started_at}});
 }
 
 absl::StatusOr<LobbyNodes> LobbyNodes::Parse(absl::string_view text) {
   constexpr char kWhat[] = "the coordinator's list of nodes";
   DT_ASSIGN_OR_RETURN(const Json json, ParseJson(text, kWhat));
   try {
-    LobbyNodes nodes{.attempt = json.at("attempt")};
+    LobbyNodes nodes{.attempt = json.at("attempt"), .started_at = json.at("started_at")};
     for (const Json& row : json.at("nodes")) {
       nodes.rows.push_back({.node = NodeOf(row.at("node")),
                             .place = row.at("place"),

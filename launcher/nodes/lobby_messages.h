@@ -23,6 +23,7 @@ struct LobbyMessage {
   ElasticNode node = {};  // kJoin.
   // kJoin of an agent that another coordinator has led before.
   std::optional<AttemptMemory> memory = {};
+  int64_t job_term = 0;     // kJoin: as LobbyMemory has it.
   NodeReport report = {};   // kReport.
   int signal = 0;           // kStop.
   std::string target = {};  // kDrain: the number or the host of a node.
@@ -43,7 +44,7 @@ struct LobbyOrder {
   bool job_goes_on = false;             // kStop: with other nodes, behind the save.
   int code = 0;                 // kDismiss, kEnd: the exit code. kAnswer: 0 if the node will leave.
   std::string text;             // Why; kAnswer: the name of the node, or why not.
-  FailureCounts failures = {};  // kStart.
+  FailureCounts failures = {};  // kStart and kPark.
   // The term of the coordinator that gives it. It is no part of the text: whoever reads an order
   // knows from whom.
   int64_t term = 0;
@@ -52,16 +53,24 @@ struct LobbyOrder {
   static absl::StatusOr<LobbyOrder> Parse(absl::string_view text);
 };
 
-// The nodes of the job as its coordinator has them, for `dtrain status`.
+// Whether an order to start, which an agent has taken, begins the job: no coordinator before those
+// that this launch of node 0 has started, the first of them in `first_term`, has begun an attempt
+// of it.
+bool BeginsJob(const LobbyOrder& start, int64_t first_term);
+
+// The nodes of the job as its coordinator has them, for `dtrain status` and `dtrain ps`.
 struct LobbyNodes {
   struct Row {
     ElasticNode node;
-    int place = -1;     // Its node rank in the attempt; -1: it has no ranks there.
-    std::string state;  // "trains", "leaving", "spare", "waiting", "lost" or "left".
+    int place = -1;  // Its node rank in the attempt; -1: it has no ranks there.
+    // "trains", "leaving", "spare", "aside" (a spare that is set aside), "waiting", "lost", "out"
+    // (its agent left because its host failed) or "left".
+    std::string state;
     std::string why = {};
   };
   int attempt = -1;            // -1: none runs.
   std::vector<Row> rows = {};  // Those of the attempt first, by their places.
+  double started_at = 0;       // When the job's first coordinator started, in Unix seconds.
 
   std::string Encode() const;
   static absl::StatusOr<LobbyNodes> Parse(absl::string_view text);
@@ -78,10 +87,16 @@ std::string MeetingKey(int64_t term, int attempt);
 // The version of the coordinator's dtrain. It is there before the term.
 inline constexpr char kLobbyVersionKey[] = "lobby/version";
 
+// It is there once a process of the job's program waits in reserve (launcher/ranks/survivors.h) on
+// one of the nodes that train, so that spares may have one too.
+inline constexpr char kLobbyReserveKey[] = "lobby/reserve";
+
 // An agent's memory of a coordinator, which it tells the next one.
 struct LobbyMemory {
   int64_t term = 0;  // 0: it has had none.
   std::optional<AttemptMemory> attempt = {};
+  // The term of the coordinator that began the job's first attempt; 0: it knows of no attempt.
+  int64_t job_term = 0;
 };
 
 }  // namespace dtrain::launcher

@@ -8,7 +8,7 @@
 
 namespace dtrain::launcher {
 namespace {
-constexpr std::array<const char*, 4> kKindNames = {"stop", "fail", "ended", "ask"};
+constexpr std::array<const char*, 5> kKindNames = {"stop", "fail", "ended", "ask", "look"};
 }  // namespace
 
 std::string Order::Encode() const {

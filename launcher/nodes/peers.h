@@ -25,6 +25,7 @@ struct Order {
     kFail,   // A rank failed by itself: each agent stops its ranks.
     kEnded,  // All ranks of `node` have ended.
     kAsk,    // Somebody asks how the ranks are: each agent answers. `node` is -1.
+    kLook,   // `node` has shared at once what the one above it is to look at.
   };
   Kind kind = Kind::kEnded;
   int node = 0;
@@ -58,9 +59,14 @@ class Peers {
   // Replaces what this node tells the one above it in the tree of nodes of its ranks, which is sent
   // about once a second. Never blocks.
   virtual void Share(std::string /*summary*/) {}
+  // The same, sent at once: the node above gets the order kLook with it. Never blocks for long.
+  virtual void ShareAtOnce(std::string summary) { Share(std::move(summary)); }
   // Gives the texts that the nodes below this one have shared since the last call, with their
   // numbers. Never blocks.
   virtual std::vector<std::pair<int, std::string>> TakeShared() { return {}; }
+  // Tells the nodes that wait as spares that this one keeps a process in reserve. Blocks for a
+  // second at most.
+  virtual void TellReserve() {}
   // Answers a question (kAsk) for this node. Blocks for a second at most.
   virtual void Answer(const Order& /*question*/, const std::string& /*text*/) {}
 };

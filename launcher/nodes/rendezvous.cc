@@ -107,6 +107,7 @@ absl::StatusOr<Rendezvous> Rendezvous::Join(const JoinRequest& request,
                                             const std::function<int()>& cancelled) {
   Rendezvous meeting;
   meeting.shape_.attempt = request.attempt;
+  meeting.shape_.begins_job = request.attempt == 0;
   meeting.shape_.node_rank = request.options.node_rank;
   if (request.options.nodes == 1) {
     DT_RETURN_IF_ERROR(meeting.JoinOneNode(request));

@@ -109,11 +109,20 @@ absl::Status StorePeers::ReadOrder(int64_t& next) {
   DT_RETURN_IF_ERROR(Annotate(text.status(), "the coordinator on node 0 is lost"));
   ++next;
   DT_ASSIGN_OR_RETURN(const Order order, Order::Parse(*text));
-  if (order.node != options_.node) {
-    std::lock_guard lock(mutex_);
-    orders_.push_back(order);
-    Wake();
+  return order.node != options_.node ? ReadOrdered(order) : absl::OkStatus();
+}
+
+// What the order tells to look at comes with it.
+absl::Status StorePeers::ReadOrdered(const Order& order) {
+  if (order.kind == Order::Kind::kLook) {
+    if (std::find(below_.begin(), below_.end(), order.node) == below_.end()) {
+      return absl::OkStatus();
+    }
+    DT_RETURN_IF_ERROR(ReadShared({order.node}));
   }
+  std::lock_guard lock(mutex_);
+  orders_.push_back(order);
+  Wake();
   return absl::OkStatus();
 }
 
@@ -153,7 +162,7 @@ absl::Status StorePeers::WatchBeats() {
                                 return store_->Add(BeatKey(options_.node), 1, deadline);
                               }).status(),
                               "the coordinator on node 0 is lost"));
-  DT_RETURN_IF_ERROR(ReadShared());
+  DT_RETURN_IF_ERROR(ReadShared(below_));
   return options_.node == 0 ? LookAtBeats(awake) : SendShared();
 }
 
@@ -196,25 +205,25 @@ absl::Status StorePeers::SendShared() {
                         "the coordinator on node 0 is lost");
 }
 
-// Reads what the nodes directly below this one in the tree have shared.
-absl::Status StorePeers::ReadShared() {
-  if (below_.empty()) {
+// Reads what `nodes`, which are directly below this one in the tree, have shared.
+absl::Status StorePeers::ReadShared(const std::vector<int>& nodes) {
+  if (nodes.empty()) {
     return absl::OkStatus();
   }
   std::vector<std::string> keys;
-  for (const int node : below_) {
+  for (const int node : nodes) {
     keys.push_back(ShareKey(node));
   }
   DT_ASSIGN_OR_RETURN(const std::vector<bool> is_there, AskStore([this, &keys](Deadline deadline) {
                         return store_->Check(keys, deadline);
                       }));
   std::vector<std::pair<int, std::string>> read;
-  for (size_t i = 0; i < below_.size(); ++i) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
     if (is_there[i]) {
       DT_ASSIGN_OR_RETURN(std::string summary, AskStore([this, &keys, i](Deadline deadline) {
                             return store_->Get(keys[i], deadline);
                           }));
-      read.emplace_back(below_[i], std::move(summary));
+      read.emplace_back(nodes[i], std::move(summary));
     }
   }
   if (!read.empty()) {
@@ -230,6 +239,18 @@ absl::Status StorePeers::ReadShared() {
 void StorePeers::Share(std::string summary) {
   const std::lock_guard lock(mutex_);
   to_share_ = std::move(summary);
+}
+
+void StorePeers::ShareAtOnce(std::string summary) {
+  {
+    const std::lock_guard lock(mutex_);
+    to_share_.clear();  // It is older.
+  }
+  const absl::Status sent =
+      store_->Set(ShareKey(options_.node), summary, Deadline::After(kGoodbyeTimeout));
+  if (sent.ok()) {  // Else the next order tells of a lost store.
+    Publish({.kind = Order::Kind::kLook});
+  }
 }
 
 std::vector<std::pair<int, std::string>> StorePeers::TakeShared() {

@@ -56,6 +56,7 @@ class StorePeers final : public Peers {
   void Publish(Order order) override;
   int nodes() const override { return options_.nodes; }
   void Share(std::string summary) override;
+  void ShareAtOnce(std::string summary) override;
   std::vector<std::pair<int, std::string>> TakeShared() override;
   void Answer(const Order& question, const std::string& text) override;
   // From now on health() is not OK, and the destructor waits for nobody.
@@ -70,7 +71,8 @@ class StorePeers final : public Peers {
   absl::Status WatchBeats();
   absl::Status LookAtBeats(int64_t awake_nanos);
   absl::Status SendShared();
-  absl::Status ReadShared();
+  absl::Status ReadShared(const std::vector<int>& nodes);
+  absl::Status ReadOrdered(const Order& order);
   void Fail(const absl::Status& status);
   void Wake();
 

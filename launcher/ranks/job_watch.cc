@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kLookNanos = 200'000'000;
 constexpr int64_t kSampleNanos = 250'000'000;
 constexpr int64_t kExchangeNanos = 1'000'000'000;
+// So long a rank that seems to hang is told of at once. Node 0, which knows more, may see no hang
+// for hours, as while somebody debugs a rank, and all nodes read what is told at once.
+constexpr int64_t kUrgentNanos = 10'000'000'000;
 // A look comes so long behind a limit, because poll counts milliseconds.
 constexpr double kBehindSeconds = 1e-3;
 // A look that comes later than this finds that the agent itself could not run.
@@ -110,17 +113,31 @@ void JobWatch::TakeShared(int64_t now_nanos) {
   }
 }
 
-void JobWatch::Share(int64_t now_nanos) {
-  if (peers_ == nullptr || now_nanos - exchanged_nanos_ < kExchangeNanos) {
+// `is_over`: a rank seems to hang, by what this node knows.
+void JobWatch::Share(int64_t now_nanos, bool is_over) {
+  const bool is_news = is_over && over_nanos_ == 0;
+  if (is_news || !is_over) {
+    over_nanos_ = is_over ? now_nanos : 0;
+  }
+  if (peers_ == nullptr || (!is_news && now_nanos - exchanged_nanos_ < kExchangeNanos)) {
     return;
   }
   exchanged_nanos_ = now_nanos;
-  const NodeSummary summary{.attempt = options_.attempt,
-                            .ranks = AllViews(now_nanos),
-                            .steps = AllSteps(),
-                            .blocks = std::exchange(blocks_to_share_, Json::array())};
-  peers_->Share(EncodeSummary(summary, shared_.empty() ? kSummaryBytesMax : kGatheredBytesMax));
+  const bool at_once = is_over && now_nanos - over_nanos_ < kUrgentNanos;
+  NodeSummary summary{
+      .attempt = options_.attempt, .ranks = AllViews(now_nanos), .steps = AllSteps()};
+  if (!at_once) {  // What is sent at once may be replaced before it is read.
+    summary.blocks = std::exchange(blocks_to_share_, Json::array());
+  }
+  std::string text = EncodeSummary(summary, shared_.empty() ? kSummaryBytesMax : kGatheredBytesMax);
+  if (at_once) {
+    peers_->ShareAtOnce(std::move(text));
+  } else {
+    peers_->Share(std::move(text));
+  }
 }
+
+void JobWatch::LookAtOnce(int64_t now_nanos) { look_nanos_ = std::min(look_nanos_, now_nanos); }
 
 void JobWatch::SayStragglers() {
   for (const Straggler& straggler : stragglers_.Find()) {
@@ -201,11 +218,6 @@ std::optional<RankEnd> JobWatch::Look(int64_t now_nanos) {
   TakeShared(now_nanos);
   const StepStatistics steps = AllSteps();
   PlanLook(steps);
-  if (options_.node != 0) {
-    Share(now_nanos);
-    return std::nullopt;
-  }
-  SayStragglers();
   std::vector<RankView> views = AllViews(now_nanos);
   std::optional<Hang> hang = FindHang(views, options_.world_size, steps);
   if (hang.has_value() && sampled_nanos_ != now_nanos) {
@@ -214,6 +226,11 @@ std::optional<RankEnd> JobWatch::Look(int64_t now_nanos) {
     views = AllViews(now_nanos);
     hang = FindHang(views, options_.world_size, steps);
   }
+  if (options_.node != 0) {
+    Share(now_nanos, hang.has_value());
+    return std::nullopt;
+  }
+  SayStragglers();
   if (!hang.has_value()) {
     return std::nullopt;
   }

@@ -2,7 +2,8 @@
 // nodes: a thin shell around the decisions in launcher/watch/. Used by the supervisor's thread.
 //
 // Each node tells the one above it in the tree of nodes (node_tree.h) once a second of its ranks
-// and of those of the nodes below it. Node 0 alone decides, because it alone knows them all.
+// and of those of the nodes below it, and at once when one of them seems to hang. Node 0 alone
+// decides, because it alone knows them all.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,8 @@ class JobWatch {
   // when there is one (RankEnd::hang), without its order. The verdict rests on the state of this
   // node's processes at that moment.
   std::optional<RankEnd> Look(int64_t now_nanos);
+  // Another node has told of a rank that may hang: the next look is due.
+  void LookAtOnce(int64_t now_nanos);
   // The ranks of this node that have sent a beat.
   std::vector<RankView> LocalViews() const { return tracker_.Views(looked_nanos_); }
   // The ranks of the nodes below this one, as those have last said; on node 0 those of all others.
@@ -63,7 +66,7 @@ class JobWatch {
   void PlanLook(const StepStatistics& steps);
   void NoteCpuWait(const AgentMessage& message, int64_t now_nanos);
   void TakeShared(int64_t now_nanos);
-  void Share(int64_t now_nanos);
+  void Share(int64_t now_nanos, bool is_over);
   void TakeBlock(int rank, const BlockTimes& block);
   void SayStragglers();
   // Those of this node and, as far as they are fresh, of the nodes below it.
@@ -85,6 +88,8 @@ class JobWatch {
   int64_t limit_nanos_ = 0;  // When the next limit passes, as far as the last look could know.
   int64_t sampled_nanos_ = 0;
   int64_t exchanged_nanos_ = 0;
+  // Since when looks, on another node than 0, find a rank that hangs. 0: the last found none.
+  int64_t over_nanos_ = 0;
 };
 
 }  // namespace dtrain::launcher

@@ -13,21 +13,12 @@ namespace dtrain::launcher {
 namespace {
 
 // LOCAL_RANK chooses the GPU, and LOCAL_WORLD_SIZE the shares of memory and cores, once.
-constexpr std::array<absl::string_view, 15> kOfAttempt = {
-    "RANK",
-    "WORLD_SIZE",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    env::kRunId,
-    "TORCHELASTIC_RUN_ID",
-    env::kAttempt,
-    env::kStore,
-    env::kHost,
+constexpr std::array<absl::string_view, 16> kOfAttempt = {
+    "RANK",          "WORLD_SIZE",          "GROUP_RANK",
+    "ROLE_RANK",     "ROLE_WORLD_SIZE",     "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",   "MASTER_PORT",         "TORCHELASTIC_RESTART_COUNT",
+    env::kRunId,     "TORCHELASTIC_RUN_ID", env::kAttempt,
+    env::kBeginsJob, env::kStore,           env::kHost,
     env::kNodeId,
 };
 

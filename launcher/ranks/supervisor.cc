@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/text/text.h"
+#include "launcher/ranks/process_sample.h"
 #include "launcher/records/file_tail.h"
 
 namespace dtrain::launcher {
@@ -47,6 +48,7 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
               .attempt = attempt.shape.attempt,
               .host = attempt.host},
              parts.peers, parts.reporter),
+      stop_progress_(attempt.slots),
       started_(Clock::Real().WallTime()) {}
 
 AttemptResult Supervisor::Run() {
@@ -158,6 +160,7 @@ void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
   }
   stop.signal = signal;
   grace_ = Deadline::After(limits_.stop_grace);
+  stop_progress_.Begin(Clock::Real().MonotonicNanos(), limits_.stop_grace);
   const int forwarded = ForwardedSignal(signal);
   parts_.reporter.Say(absl::StrFormat(
       "%s received%s: %s got %s to save and stop, which may take up to %s; a second signal stops "
@@ -173,6 +176,14 @@ void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
     order.kind = Order::Kind::kStop;
     order.signal = signal;
     parts_.peers->Publish(order);
+  }
+}
+
+// When a rank has failed, or this agent ends ranks, other lines say so.
+void Supervisor::SayStopProgress(const std::optional<std::string>& line) {
+  if (line.has_value() && phase_ == Phase::kRunning &&
+      RootCause(result_.ends, result_.stop) == nullptr) {
+    parts_.reporter.Say(*line);
   }
 }
 
@@ -203,6 +214,7 @@ void Supervisor::TakeMessages(bool all) {
       reused_.erase(message.rank);
     }
     watch_.Take(message, Clock::Real().MonotonicNanos());
+    SayStopProgress(stop_progress_.Take(message, Clock::Real().MonotonicNanos()));
     if (message.kind == AgentMessage::Kind::kBeat) {
       rank->second.step = message.step;
       rank->second.phase = message.phase;
@@ -233,6 +245,8 @@ void Supervisor::TakeOrders() {
       ++nodes_ended_;
     } else if (order.kind == Order::Kind::kAsk) {
       parts_.peers->Answer(order, Describe());
+    } else if (order.kind == Order::Kind::kLook) {
+      watch_.LookAtOnce(Clock::Real().MonotonicNanos());
     } else {
       RankEnd end = order.end;
       end.order = ends_seen_++;
@@ -245,7 +259,7 @@ void Supervisor::TakeOrders() {
         settle_ = Deadline::After(limits_.settle);
       }
       if (!end.hang.empty()) {
-        AskStacks();
+        AskStacks(end);
       }
     }
   }
@@ -314,7 +328,10 @@ void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
   reused_.erase(end.rank);
   saved_.erase(end.rank);
   watch_.Ended(end.rank);
+  const std::optional<std::string> line =
+      stop_progress_.Ended(end.rank, Clock::Real().MonotonicNanos());
   result_.ends.push_back(std::move(end));
+  SayStopProgress(line);
 }
 
 // While ranks stop, or one has failed, it is clear why others wait.
@@ -347,13 +364,21 @@ void Supervisor::OnHang(RankEnd end) {
     order.end = end;
     parts_.peers->Publish(order);
   }
+  AskStacks(end);
   result_.ends.push_back(std::move(end));
-  AskStacks();
 }
 
 // Where the threads are is seen from outside; what they run, ranks with dtrain's handler write.
-void Supervisor::AskStacks() {
-  stacks_ = Deadline::After(limits_.stacks);
+// Where another attempt follows, it is held up only for a rank that hangs here and can write: one
+// that is stopped cannot, and those that stay have written before they hear that they are to. Where
+// all hang in collectives, the first to give up takes the others out of theirs, so all wait.
+void Supervisor::AskStacks(const RankEnd& hang) {
+  const pid_t pid = processes_.PidOf(hang.rank);
+  const bool is_of_all = hang.hang == HangKindName(HangKind::kAllStuck) ||
+                         hang.hang == HangKindName(HangKind::kMismatch);
+  if (parts_.survivors == nullptr || is_of_all || (pid > 0 && !SampleProcess(pid).is_stopped)) {
+    stacks_ = Deadline::After(limits_.stacks);
+  }
   for (const RankView& view : watch_.LocalViews()) {
     if (view.has_ended || ranks_.count(view.rank) == 0) {
       continue;

@@ -20,6 +20,7 @@
 #include "launcher/ranks/job_watch.h"
 #include "launcher/ranks/processes.h"
 #include "launcher/ranks/signals.h"
+#include "launcher/ranks/stop_progress.h"
 #include "launcher/ranks/survivors.h"
 #include "launcher/records/post_mortem.h"
 #include "launcher/records/reporter.h"
@@ -74,6 +75,10 @@ struct AttemptResult {
 // The root cause's code; without a cause, that of `error` or of the stop request. Pure.
 int ExitCodeOf(const AttemptResult& result);
 
+// Starts a process without a rank, which takes the place of the next one of this node that is lost.
+absl::StatusOr<pid_t> StartReserve(const Attempt& attempt, const Guard& guard,
+                                   Survivors& survivors);
+
 // Path of a rank's log, `suffix` "out" or "err". Pure.
 std::string LogPath(const std::string& log_dir, int rank, const char* suffix);
 
@@ -126,10 +131,11 @@ class Supervisor {
   bool IsWatching() const;
   void WatchRanks();
   void OnHang(RankEnd end);
-  void AskStacks();
+  void AskStacks(const RankEnd& hang);
   void Decide();
   // `job_goes_on`: with other nodes; the processes of this one that can stay are used again.
   void OnStopSignal(int signal, bool from_peer, bool job_goes_on);
+  void SayStopProgress(const std::optional<std::string>& line);
   absl::Status BarrierError() const;
   void PublishFailure();
   void PublishStartError();
@@ -152,6 +158,7 @@ class Supervisor {
   JobWatch watch_;
   std::map<int, RankState> ranks_;
   std::map<int, std::vector<ThreadPlace>> places_;  // Where ranks' threads were when the job hung.
+  StopProgress stop_progress_;
   Phase phase_ = Phase::kRunning;
   bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
   bool job_goes_on_ = false;   // All stop signals so far were for a change of nodes.

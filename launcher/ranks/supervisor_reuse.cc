@@ -138,23 +138,34 @@ void Supervisor::KeepReserve() {
     return;
   }
   reserve_tried_ = true;
-  Environment environment = ReserveEnvironment(
-      RankEnvironment(attempt_.environment, attempt_.shape, attempt_.slots.front()));
-  SpawnRequest request;
-  request.program = attempt_.program;
-  request.name = attempt_.name;
-  request.arguments = attempt_.arguments;
-  request.environment = EnvironmentEntries(environment);
-  request.out_path = request.err_path = "/dev/null";  // Until it has a rank's place.
-  request.token_fd = attempt_.token_fd;
-  request.guard_fd = parts_.guard.watch_fd();
-  const absl::StatusOr<pid_t> pid = Spawn(request);
+  const absl::StatusOr<pid_t> pid = StartReserve(attempt_, parts_.guard, *parts_.survivors);
   if (!pid.ok()) {
-    parts_.reporter.Say(absl::StrCat("no process is kept in reserve: ", pid.status().message()));
+    parts_.reporter.Say(std::string(pid.status().message()));
     return;
   }
   processes_.Spare(*pid);
-  parts_.survivors->KeepReserve(*pid, std::move(environment));
+  if (parts_.peers != nullptr) {
+    parts_.peers->TellReserve();
+  }
+}
+
+absl::StatusOr<pid_t> StartReserve(const Attempt& attempt, const Guard& guard,
+                                   Survivors& survivors) {
+  Environment environment = ReserveEnvironment(
+      RankEnvironment(attempt.environment, attempt.shape, attempt.slots.front()));
+  SpawnRequest request;
+  request.program = attempt.program;
+  request.name = attempt.name;
+  request.arguments = attempt.arguments;
+  request.environment = EnvironmentEntries(environment);
+  request.out_path = request.err_path = "/dev/null";  // Until it has a rank's place.
+  request.token_fd = attempt.token_fd;
+  request.guard_fd = guard.watch_fd();
+  const absl::StatusOr<pid_t> pid = Spawn(request);
+  if (pid.ok()) {
+    survivors.KeepReserve(*pid, std::move(environment));
+  }
+  return pid.ok() ? pid : Annotate(pid.status(), "no process is kept in reserve");
 }
 
 // A process that has not taken its attempt up in time is replaced by a new one.

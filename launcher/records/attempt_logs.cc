@@ -1,6 +1,7 @@
 #include "launcher/records/attempt_logs.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,6 +77,33 @@ std::optional<int> NewestAttempt(const std::string& logs) {
     }
   }
   return newest;
+}
+
+int WhyNoRoom(const DiskFacts& disk) {
+  constexpr uint64_t kRoomLeast = 64U << 10;
+  if (disk.is_read_only) {
+    return EROFS;
+  }
+  return disk.bytes > 0 && disk.bytes_free < kRoomLeast ? ENOSPC : 0;
+}
+
+absl::Status CheckLogRoom(const std::string& logs) {
+  std::error_code ignored;
+  std::filesystem::path folder = std::filesystem::absolute(logs, ignored).lexically_normal();
+  while (!std::filesystem::exists(folder, ignored) && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  struct statvfs facts {};
+  if (!std::filesystem::is_directory(folder, ignored) || statvfs(folder.c_str(), &facts) != 0) {
+    return absl::OkStatus();  // Whoever makes it says what is wrong.
+  }
+  const uint64_t free_blocks = geteuid() == 0 ? facts.f_bfree : facts.f_bavail;
+  int error = WhyNoRoom({(facts.f_flag & ST_RDONLY) != 0, facts.f_blocks * facts.f_frsize,
+                         free_blocks * facts.f_frsize});
+  if (error == 0 && access(folder.c_str(), W_OK | X_OK) != 0) {
+    error = errno;
+  }
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, folder.string());
 }
 
 absl::StatusOr<uint64_t> LogBytesMax(const std::string& text) {

@@ -22,6 +22,20 @@ std::string AttemptFolder(const std::string& logs, int number);
 // The largest number in `logs`; nothing when it holds no attempt, or is not there.
 std::optional<int> NewestAttempt(const std::string& logs);
 
+// What a file system says of itself.
+struct DiskFacts {
+  bool is_read_only = false;
+  uint64_t bytes = 0;  // 0: it does not say.
+  uint64_t bytes_free = 0;
+};
+
+// Why outputs cannot be kept on it, as an error number; 0: they can. Pure.
+int WhyNoRoom(const DiskFacts& disk);
+
+// OK if outputs may be kept in the folder `logs`, as far as can be seen without making it: node 0
+// may still move the run directory aside. A quota is not seen.
+absl::Status CheckLogRoom(const std::string& logs);
+
 // The limit on an output that the text of DTRAIN_LOG_BYTES_MAX gives, "" for the default. 0: none.
 absl::StatusOr<uint64_t> LogBytesMax(const std::string& text);
 

@@ -40,7 +40,7 @@ void Heartbeat::Start(const HangLimits& limits) {
     const std::lock_guard lock(mutex_);
     last_.limits = limits;
   }
-  watch_ = comm::StartWatch([this](int64_t) { SendRegular(); });
+  watch_ = comm::StartWatch([this](int64_t) { SendRegular(); }, nullptr, agent_.poll_fd());
 }
 
 AgentMessage Heartbeat::Beat() {

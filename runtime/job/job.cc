@@ -264,7 +264,7 @@ absl::Status JoinJob(Job::State& state, const JobOptions& options, const Environ
     DT_ASSIGN_OR_RETURN(state.rendezvous, Meet(state.env, state.run_dir, deadline));
     state.store = state.rendezvous->store.get();
   }
-  state.fresh = options.fresh && state.env.attempt == 0;
+  state.fresh = options.fresh && state.env.begins_job;
   const absl::Status mine = PrepareRun(state, options, deadline);
   DT_RETURN_IF_ERROR(
       state.rendezvous == nullptr
@@ -360,9 +360,7 @@ void ReportEnd(Job::State* state, const absl::Status& status, int exit_code) {
   }
   const Environment environment = ReadEnvironment();
   const auto torch_file = environment.find("TORCHELASTIC_ERROR_FILE");
-  // A rank that only noticed another's failure is a victim: it must not claim the root cause.
-  const bool first_hand =
-      !status.ok() && !stopped && !absl::IsAborted(status) && !absl::IsUnavailable(status);
+  const bool first_hand = IsFirstHand(status);
   if (first_hand && torch_file != environment.end()) {
     WriteFileAtomic(torch_file->second, TorchErrorJson(status, absl::Now())).IgnoreError();
   }

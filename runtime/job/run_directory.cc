@@ -1,8 +1,10 @@
 #include "runtime/job/run_directory.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <utility>
 
@@ -26,14 +28,34 @@ std::string RandomRunId() {
   return absl::StrFormat("%012x", MixBits(seed) >> 16);
 }
 
+// Whether a file of records has one of a step. The first of a run are at its begin, and the file of
+// a long run is large.
+bool HasStepRecord(const std::string& path) {
+  constexpr absl::string_view kMark = R"("kind":"step")";
+  constexpr size_t kBlockBytes = size_t{64} << 10;
+  const auto file = OpenFile(path, O_RDONLY);
+  std::string text;  // The last bytes read, which may have a part of the mark at their end.
+  while (file.ok()) {
+    text.erase(0, text.size() - std::min(text.size(), kMark.size() - 1));
+    const size_t kept = text.size();
+    text.resize(kept + kBlockBytes);
+    const ssize_t bytes = read(file->get(), text.data() + kept, kBlockBytes);
+    text.resize(kept + static_cast<size_t>(std::max<ssize_t>(bytes, 0)));
+    if (absl::StrContains(text, kMark)) {
+      return true;
+    }
+    if (bytes == 0 || (bytes < 0 && errno != EINTR)) {
+      return false;
+    }
+  }
+  return false;
+}
+
 // Whether the run took a step. One that died of a wrong path before the first has nothing to lose
 // and must not stand in the way of the corrected command.
 bool HoldsSteps(const std::string& path) {
-  constexpr size_t kMetricsBytesMax = size_t{1} << 30;
-  const auto metrics = ReadFile(absl::StrCat(path, "/metrics/rank-0.jsonl"), kMetricsBytesMax);
   return FileExists(absl::StrCat(path, "/checkpoints/latest")) ||
-         absl::IsResourceExhausted(metrics.status()) ||
-         (metrics.ok() && absl::StrContains(*metrics, R"("kind":"step")"));
+         HasStepRecord(absl::StrCat(path, "/metrics/rank-0.jsonl"));
 }
 
 // The run that `path` holds: its config.json, or nothing.

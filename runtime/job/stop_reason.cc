@@ -1,5 +1,7 @@
 #include "runtime/job/stop_reason.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <vector>
@@ -29,6 +31,14 @@ absl::StatusOr<std::string> WhatStopped(Job& job) {
   const auto first = std::find_if(reasons.begin(), reasons.end(),
                                   [](const std::string& reason) { return !reason.empty(); });
   return first == reasons.end() ? "the program" : absl::StrFormat("the program (%s)", *first);
+}
+
+void TellStopping(Job& job, const char* stage, int64_t step) {
+  job.state().agent.Send({.kind = AgentMessage::Kind::kStopping,
+                          .rank = job.rank(),
+                          .pid = getpid(),
+                          .step = step,
+                          .phase = stage});
 }
 
 }  // namespace dtrain

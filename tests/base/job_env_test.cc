@@ -101,6 +101,19 @@ TEST(ResolveJobEnv, AJobThatSlurmStartedAgainIsALaterAttempt) {
   EXPECT_EQ(Resolve(With(kTorchrun, {{"SLURM_RESTART_COUNT", "7"}})).attempt, 2);
 }
 
+// In an elastic job a coordinator may have ended behind an attempt 0 that has begun nowhere.
+TEST(ResolveJobEnv, TheLauncherSaysWhichAttemptBeginsTheJobAndElseThatOfNumberZeroDoes) {
+  EXPECT_TRUE(Resolve(With(kTorchrun, {{env::kAttempt, "0"}})).begins_job);
+  EXPECT_FALSE(Resolve(With(kTorchrun, {{env::kAttempt, "1"}})).begins_job);
+  EXPECT_FALSE(Resolve(With(kSlurmStep, {{"SLURM_RESTART_COUNT", "2"}})).begins_job);
+  const auto launched = [](const char* attempt, const char* begins_job) {
+    return With(kTorchrun, {{env::kAttempt, attempt}, {env::kBeginsJob, begins_job}});
+  };
+  EXPECT_TRUE(Resolve(launched("1", "1")).begins_job);
+  EXPECT_FALSE(Resolve(launched("0", "0")).begins_job);
+  EXPECT_THAT(ErrorOf(launched("0", "yes")), HasSubstr("DTRAIN_BEGINS_JOB"));
+}
+
 TEST(ResolveJobEnv, NamesTheVariableThatGivesTheNumberOfRanks) {
   EXPECT_EQ(Resolve(kTorchrun).world_size_name, "WORLD_SIZE");
   EXPECT_EQ(Resolve(kSlurmStep).world_size_name, "SLURM_STEP_NUM_TASKS");

@@ -177,6 +177,25 @@ TEST_F(FlightDumperTest, AFailingCallMakesItWriteOfItself) {
   EXPECT_EQ(Read()["dtrain"]["reason"], "a collective failed");
 }
 
+// The end of a job that lost a rank would wait for it.
+TEST_F(FlightDumperTest, AFailureThatTheRankWritesByItselfIsNotWrittenOnceMore) {
+  const auto recorder = FlightRecorder::Create({});
+  {
+    auto dumper = Start();
+    ASSERT_TRUE(dumper.ok()) << dumper.status();
+    recorder->Ended(recorder->Queued(AllReduceCall(1, "bucket 0")), absl::AbortedError("over"));
+    ASSERT_TRUE((*dumper)->Dump("the rank ends").ok());
+  }
+  EXPECT_EQ(Read()["dtrain"]["reason"], "the rank ends");
+  {
+    auto next = Start();  // Of the same process's next job.
+    ASSERT_TRUE(next.ok()) << next.status();
+    ASSERT_TRUE((*next)->Dump("a look").ok());
+    recorder->Ended(recorder->Queued(AllReduceCall(2, "bucket 1")), absl::AbortedError("over"));
+  }
+  EXPECT_EQ(Read()["dtrain"]["reason"], "a collective failed") << "it came behind the look";
+}
+
 TEST_F(FlightDumperTest, WithoutARequestNothingIsWritten) {
   const auto recorder = FlightRecorder::Create({});
   recorder->Ended(recorder->Queued(AllReduceCall(1, "bucket 0")), absl::OkStatus());

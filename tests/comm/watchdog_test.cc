@@ -4,7 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <future>
 #include <memory>
@@ -13,9 +17,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "comm/call_queue.h"
 #include "comm/group.h"
 #include "comm/queue_alarm.h"
@@ -82,6 +88,47 @@ TEST(WatchdogTest, InspectsWhileItIsWatchedAndNoLonger) {
   }
   Clock::Real().Sleep(2 * kWatchPeriod);
   EXPECT_EQ(inspections.load(), 0);
+}
+
+TEST(WatchdogTest, WhatArrivesIsSeenAtOnceAndNotByTheNextRegularInspection) {
+  constexpr int kRounds = 40;
+  const UniqueFd bell(eventfd(0, EFD_NONBLOCK));
+  std::atomic<int> seen{0};
+  std::atomic<int> abandoned{0};
+  const auto watch = StartWatch(
+      [&](int64_t) {
+        eventfd_t count = 0;
+        if (eventfd_read(bell.get(), &count) == 0) {
+          ++seen;
+          AbandonGroups("a host has fallen silent");
+        }
+      },
+      [&](const std::string&) { ++abandoned; }, bell.get());
+  const int64_t begin = Clock::Real().MonotonicNanos();
+  for (int round = 1; round <= kRounds; ++round) {
+    ASSERT_EQ(eventfd_write(bell.get(), 1), 0);
+    const Deadline deadline = Deadline::After(kSoon);
+    while (abandoned.load() < round && !deadline.Expired()) {
+      std::this_thread::yield();
+    }
+    ASSERT_EQ(seen.load(), round);
+    ASSERT_EQ(abandoned.load(), round);
+  }
+  // Half a period each is what the regular inspections alone would take.
+  EXPECT_LT(absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin), kRounds * kWatchPeriod / 4);
+}
+
+TEST(WatchdogTest, ADescriptorWhosePeerHasGoneTakesNoTime) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
+  const UniqueFd mine(ends[0]);
+  UniqueFd peer(ends[1]);
+  std::atomic<int> inspections{0};
+  const auto watch = StartWatch([&inspections](int64_t) { ++inspections; }, nullptr, mine.get());
+  ASSERT_EQ(send(peer.get(), "text", 4, 0), 4);  // Nobody reads it.
+  peer.reset();
+  Clock::Real().Sleep(2 * kWatchPeriod);
+  EXPECT_LE(inspections.load(), 6) << "two regular ones, the text, the end, and the first look";
 }
 
 enum class Over { kShm, kTcp, kRdma };
@@ -173,6 +220,57 @@ TEST_P(GroupWatchdogTest, ACollectiveEndsLongBeforeItsLimitWhenAnotherTellsOfALo
   EXPECT_THAT(std::string(results[0].status.message()),
               HasSubstr("node 1 has been silent for 900ms"));
   EXPECT_TRUE(results[1].status.ok()) << results[1].status;
+}
+
+// How long a collective with a silent peer takes to end once this rank is told of the loss.
+absl::StatusOr<absl::Duration> TimeToGiveUp(Group& group) {
+  const UniqueFd bell(eventfd(0, EFD_NONBLOCK));
+  const auto told = StartWatch(
+      [&bell](int64_t) {
+        eventfd_t count = 0;
+        if (eventfd_read(bell.get(), &count) == 0) {
+          AbandonGroups("node 1 has been silent for 900ms");
+        }
+      },
+      nullptr, bell.get());
+  float value = 1;
+  DT_ASSIGN_OR_RETURN(const Work work, group.AllReduce({&value, 4}, ReduceOp::kSum));
+  const int64_t begin = Clock::Real().MonotonicNanos();
+  eventfd_write(bell.get(), 1);
+  const absl::Status status = work.Wait();
+  return absl::IsAborted(status)
+             ? absl::StatusOr<absl::Duration>(
+                   absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin))
+             : absl::InternalError(absl::StrCat("not given up: ", status.message()));
+}
+
+// A peer that closed its connection is given a moment to say why; this rank has closed it itself.
+TEST(WatchdogTest, ACollectiveOverTcpGivesUpWithoutAWaitForThePeersReason) {
+  constexpr int kTries = 5;
+  const auto results = RunRanks({.size = 2}, [](RankContext& context) -> absl::Status {
+    absl::Duration shortest = absl::InfiniteDuration();
+    for (int i = 0; i < kTries; ++i) {  // A busy machine may hold up one of them.
+      GroupOptions options = context.group_options();
+      options.allow_shared_memory = false;
+      options.network = Network::kTcp;
+      options.epoch += static_cast<uint64_t>(i);
+      DT_ASSIGN_OR_RETURN(auto group, CreateHostGroup(context.store, options));
+      const std::string over = absl::StrCat("over ", i);
+      if (context.rank == 1) {  // As on a host that has fallen silent: no connection ends.
+        DT_RETURN_IF_ERROR(context.store->Get(over, Deadline::After(kSoon)).status());
+        continue;
+      }
+      DT_ASSIGN_OR_RETURN(const absl::Duration took, TimeToGiveUp(*group));
+      shortest = std::min(shortest, took);
+      DT_RETURN_IF_ERROR(context.store->Set(over, "", Deadline::Infinite()));
+    }
+    return context.rank == 1 || shortest < absl::Milliseconds(150)
+               ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat("it took ", absl::FormatDuration(shortest)));
+  });
+  for (const RankResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 TEST_P(GroupWatchdogTest, ACollectiveThatNobodyWaitsForIsToldToThePeersThatWaitInIt) {

@@ -8,12 +8,12 @@ from end_to_end import BIN, EndToEnd
 
 
 class ElasticNodes(EndToEnd):
-    def start_node(self, name, node, nnodes, port, sets, last_call_s=60):
-        """The launcher of node number `node`, with one rank."""
+    def start_node(self, name, node, nnodes, port, sets, last_call_s=60, more=()):
+        """The launcher of node number `node`, with one rank. `more`: options of the launcher."""
         words = [f"{BIN}/dtrain", "launch", "--nnodes", nnodes, "--node-rank", str(node),
                  "--rdzv-endpoint", f"127.0.0.1:{port}", "--token-file", self.token(),
-                 "--rdzv-conf", f"last_call_timeout={last_call_s}", "--run-dir", f"{self.folder}/{name}", "--",
-                 f"{BIN}/dtrain-gpt", self.config]
+                 "--rdzv-conf", f"last_call_timeout={last_call_s}", "--run-dir", f"{self.folder}/{name}", *more,
+                 "--", f"{BIN}/dtrain-gpt", self.config]
         for value in sets:
             words += ["--set", value]
         with open(f"{self.folder}/{name}-node-{node}.log", "a", encoding="utf-8") as log:

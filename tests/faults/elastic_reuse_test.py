@@ -1,6 +1,9 @@
 """When the nodes of a job change, the ranks of those that stay go on in their processes, with the losses of a
 run whose nodes did not change (docs/FAILURES.md, Processes that are used again)."""
+import contextlib
+import os
 import signal
+import time
 
 import end_to_end
 from elastic_nodes import ElasticNodes
@@ -8,8 +11,26 @@ from end_to_end import BIN
 from ports import free_port
 
 STEPS = 600
+TOKEN_FD = 3  # In a process that a launcher has just started.
 # Two micro-batches a step, whose sum has the same bits on one rank and on two.
 SETS = ["deterministic=true", "metrics.tensorboard=false", f"train_steps={STEPS}", "checkpoint.interval=20"]
+
+
+def programs_of(launcher):
+    """The processes of the job's program below a launcher, the oldest first."""
+    with open(f"/proc/{launcher}/task/{launcher}/children", encoding="ascii") as file:
+        children = file.read().split()
+    found = []
+    for pid in children:
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "dtrain-gpt":
+                found.append(int(pid))
+    return found
+
+
+def waiting_of(launcher):
+    """Those of a spare that wait for their first job: they have put its token aside."""
+    return [pid for pid in programs_of(launcher) if not os.path.exists(f"/proc/{pid}/fd/{TOKEN_FD}")]
 
 
 class ElasticReuse(ElasticNodes):
@@ -22,8 +43,8 @@ class ElasticReuse(ElasticNodes):
     def right_losses(self):
         """Gives setUpClass an instance, which runs the training with one node and no fault."""
 
-    def start_one(self, name, node, port, last_call_s=60):
-        return self.start_node(name, node, "1:2", port, SETS, last_call_s)
+    def start_one(self, name, node, port, last_call_s=60, sets=(), more=()):
+        return self.start_node(name, node, "1:2", port, [*SETS, *sets], last_call_s, more)
 
     def check_losses(self, name):
         """Gives the steps in the order in which they were taken."""
@@ -48,6 +69,30 @@ class ElasticReuse(ElasticNodes):
         self.check_losses("lost")
         self.check_one_process("lost", [75, 75, 0])
         self.assertEqual([e["world_size"] for e in self.events("lost") if e["event"] == "start"], [2, 2, 1])
+
+    def test_over_a_lost_node_whose_place_a_warm_spare_takes_with_a_process_that_waits_for_it(self):
+        port = free_port()
+        options = {"sets": ["comm.hang_timeout_s=0"], "more": ["--reserve"]}
+        first, second = (self.start_one("warm", node, port, **options) for node in (0, 1))
+        self.await_record("warm", "ckpt", 0, [first, second])
+        [trains, *_] = programs_of(second.pid)
+        os.kill(trains, signal.SIGSTOP)  # So that the training is not over before the spare is warm.
+        spare = self.start_one("warm", 5, port, **options)
+        self.await_that(lambda: waiting_of(spare.pid), "warm", [first, second, spare])
+        [waits] = waiting_of(spare.pid)
+        second.kill()
+        lost = time.time()
+        self.end_node("warm", 0, first, 0)
+        self.end_node("warm", 1, second, -signal.SIGKILL)
+        self.end_node("warm", 5, spare, 0)
+        self.check_losses("warm")
+        self.check_one_process("warm", [75, 0])
+        events = self.events("warm", 5)
+        self.assertEqual([(e["rank"], e["pid"]) for e in events if e["event"] == "reserve_taken"], [(1, waits)])
+        self.assertEqual([e for e in events if e["event"] == "spawn"], [], "no other was started")
+        again = min(record["ts"] for record in self.records(f"{self.folder}/warm")
+                    if record["kind"] == "step" and record["attempt"] == 1)
+        print(f"{again - lost:.3f} s from a killed node to the next step, a warm spare")
 
     def test_over_growth_and_a_drain_without_a_step_that_is_taken_twice(self):
         port = free_port()

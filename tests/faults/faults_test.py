@@ -19,6 +19,12 @@ LONG_BEFORE_S = 50  # comm.timeout_s is 60.
 SHORT_WINDOWS = ["train_batch_size=2", "train_micro_batch_size_per_gpu=1", "data.sequence_length=8"]
 
 
+def seconds_of(duration):
+    """Seconds of what the launcher writes as 4m58.6s, 300ms or 0."""
+    units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([0-9.]+)(ms|[hms])", duration))
+
+
 def ranks_of(launcher_pid):
     """Pids of the launcher's rank processes, by rank."""
     found = {}
@@ -200,12 +206,27 @@ class Failures(EndToEnd):
         self.assertLess(time.monotonic() - start, bound_s(30), "the step takes minutes")
         self.assertEqual(result.code, 143, result.output)
         self.assertIn("after step 1, which is saved", result.output)
+        self.check_time_of_stop(result.output, step=1)
         self.assertEqual(list(self.losses(run_dir)), [1])
         command = self.launch_command(2, run_dir, [*SHORT_WINDOWS, "train_steps=3"])
         result = self.run_program([*command, "--accept-change", "train_batch_size"])
         self.assertEqual(result.code, 0, result.output)
         straight = self.train(2, "long-step-straight", [*SHORT_WINDOWS, "train_steps=3"])
         self.assertEqual(self.losses(run_dir), self.losses(straight))
+
+    def check_time_of_stop(self, output, step):
+        """The launcher names each stage of a stop once, and what is left of the node's one time for it."""
+        before = 0
+        for stage, what in ((f"step {step} is finished", "are left to save it"),
+                            (f"step {step} is saved", "are left to close connections and to end"),
+                            ("the ranks of this node have stopped", "were left")):
+            found = re.findall(rf"^dtrain: {stage}, (\S+) after the signal; (\S+) of 5m {what}$", output,
+                               re.MULTILINE)
+            self.assertEqual(len(found), 1, output)
+            taken, left = map(seconds_of, found[0])
+            self.assertGreaterEqual(taken, before, output)
+            self.assertAlmostEqual(taken + left, 300, places=3, msg=output)
+            before = taken
 
     def test_a_second_ctrl_c_stops_at_once(self):
         # interop_train_command_test and terminal_test cover the first signal.

@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -190,7 +191,8 @@ class OutOfMemory(EndToEnd):
         self.await_step(run_dir, 3, process)
         # A neighbour in the cgroup takes what rank 1 would need, and fits in alone.
         eaten = self.run_program([sys.executable, "-c", NEIGHBOUR, self.group, str((self.LIMIT_BYTES >> 20) - 20)])
-        self.assertEqual(eaten.code, 0, eaten.output)
+        # The kernel may kill it too, where the memory of the first one that it kills is not free at once.
+        self.assertIn(eaten.code, (0, -signal.SIGKILL), eaten.output)
         report = self.check_report(run_dir, self.finish(process))
         self.assertIn("the kernel killed it because memory ran out", report["what"])
         self.assertGreaterEqual(report["first"]["step"], 1)

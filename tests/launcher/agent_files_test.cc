@@ -239,5 +239,29 @@ TEST(LogBytesMax, IsANumberOfBytesOrTheDefault) {
   }
 }
 
+TEST(WhyNoRoom, IsAFullOrReadOnlyFileSystem) {
+  constexpr uint64_t kDisk = uint64_t{1} << 40;
+  EXPECT_EQ(WhyNoRoom({.bytes = kDisk, .bytes_free = kDisk / 2}), 0);
+  EXPECT_EQ(WhyNoRoom({.bytes = kDisk, .bytes_free = 1U << 20}), 0);
+  EXPECT_EQ(WhyNoRoom({.bytes = kDisk, .bytes_free = 0}), ENOSPC);
+  EXPECT_EQ(WhyNoRoom({.bytes = kDisk, .bytes_free = 4096}), ENOSPC)
+      << "not even for a folder each";
+  EXPECT_EQ(WhyNoRoom({.is_read_only = true, .bytes = kDisk, .bytes_free = kDisk}), EROFS);
+  EXPECT_EQ(WhyNoRoom({}), 0) << "some file systems do not count their bytes";
+}
+
+TEST_F(AgentFiles, LookingForRoomMakesNothing) {
+  EXPECT_TRUE(CheckLogRoom(At("run/logs")).ok());
+  EXPECT_FALSE(std::filesystem::exists(At("run")));
+  ASSERT_TRUE(MakeDirectories(At("run/logs")).ok());
+  EXPECT_TRUE(CheckLogRoom(At("run/logs")).ok());
+  if (geteuid() != 0) {  // Root may write everywhere.
+    std::filesystem::permissions(At("run"), std::filesystem::perms::owner_read);
+    const absl::Status refused = CheckLogRoom(At("run/other"));
+    std::filesystem::permissions(At("run"), std::filesystem::perms::owner_all);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("Permission denied"));
+  }
+}
+
 }  // namespace
 }  // namespace dtrain::launcher::agent_files_test

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/deadline.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/launcher/nodes_fixture.h"
@@ -54,6 +55,20 @@ class ElasticTest : public NodesTest {
     return said;
   }
 
+  // The row of `dtrain ps` on the host of `node`.
+  static Json RowOf(const LaunchedJob& node) {
+    LaunchedJob ps({"ps", "--json"});
+    EXPECT_EQ(ps.Wait(), 0) << ps.Err();
+    const auto rows = ParseJson(ps.Out(), "ps");
+    for (const Json& row : rows.value_or(Json::array())) {
+      if (row["run_dir"] == node.folder() + "/run") {
+        return row;
+      }
+    }
+    ADD_FAILURE() << "no row of " << node.folder() << ": " << ps.Out();
+    return {};
+  }
+
   const std::string endpoint_ = FreeEndpoint();
 };
 
@@ -72,6 +87,15 @@ TEST_F(ElasticTest, ASpareTakesThePlaceOfAKilledNode) {
   const std::string status = AwaitStatus(spare, "-          -  spare");
   EXPECT_THAT(status, HasSubstr("attempt 0, 2 ranks on 2 nodes\n"));
   EXPECT_THAT(status, HasSubstr("     1          -             none yet\n"));
+  // Each host lists the job alike, also one that has none of its ranks.
+  const Json of_spare = RowOf(spare);
+  EXPECT_EQ(of_spare["coordinator"], endpoint_);
+  EXPECT_EQ(of_spare["nodes_with_ranks"], 2);
+  EXPECT_EQ(of_spare["node_rank"], 7);
+  const Json of_first = RowOf(first);
+  for (const char* const key : {"coordinator", "nodes_with_ranks", "job_started_at", "step"}) {
+    EXPECT_EQ(of_spare[key], of_first[key]) << key;
+  }
   second.Signal(SIGKILL);
   EXPECT_EQ(first.Wait(), 0) << first.Err();
   EXPECT_EQ(spare.Wait(), 0) << spare.Err();
@@ -90,16 +114,16 @@ TEST_F(ElasticTest, WithoutASpareTheJobGoesOnWithFewerNodes) {
   EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
 }
 
-TEST_F(ElasticTest, ANodeThatHasNoPlaceForItsRanksOutputIsLeftOut) {
+TEST_F(ElasticTest, ANodeThatHasNoPlaceForItsRanksOutputIsSetAside) {
   LaunchedJob first(Elastic(0));
   // A file in the place of the folder of the first attempt.
   LaunchedJob second(Elastic(1),
                      {"sh", "-c", "mkdir -p run/logs; : >run/logs/attempt-0; exec \"$0\" \"$@\""});
-  EXPECT_EQ(second.Wait(), 64) << second.Err();
-  EXPECT_THAT(second.Err(), HasSubstr("no place for the ranks' output: "));
-  EXPECT_THAT(second.Err(), HasSubstr(" cannot start its ranks and is left out"));
   EXPECT_EQ(first.Wait(), 0) << first.Err();
-  EXPECT_THAT(first.Err(), HasSubstr(" is lost: it cannot start its ranks"));
+  EXPECT_EQ(second.Wait(), 0) << "it waits until the job is done: " << second.Err();
+  EXPECT_THAT(second.Err(), HasSubstr("no place for the ranks' output: "));
+  EXPECT_THAT(second.Err(), HasSubstr(" is set aside for 10s: no place for the ranks' output: "));
+  EXPECT_THAT(first.Err(), HasSubstr(" is set aside: no place for the ranks' output: "));
   EXPECT_EQ(first.File(Out(1, 0)), "attempt 1 rank 0 of 1\n");
 }
 

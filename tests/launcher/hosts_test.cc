@@ -322,6 +322,19 @@ TEST(MeetingAddress, IsWhereTheOtherHostsReachNodeZero) {
       HasSubstr("give --master-addr"));
 }
 
+TEST(RetryTime, DoublesWhileAHostsAgentEndsSoonAndIsLongWhereItsHostFailsAgainAndAgain) {
+  const HostEnd failed{.code = 75};
+  for (const auto& [ends, seconds] : {std::pair(1, 10), std::pair(2, 20), std::pair(6, 320),
+                                      std::pair(7, 600), std::pair(1000, 600)}) {
+    EXPECT_EQ(RetryTime(failed, ends), absl::Seconds(seconds)) << ends;
+  }
+  EXPECT_EQ(RetryTime({.code = 75, .lost = true}, 1000), absl::Seconds(10));
+  EXPECT_EQ(RetryTime({.code = 93}, 1), absl::Minutes(10));
+  for (const int code : {0, 64, 130, 143}) {
+    EXPECT_EQ(RetryTime({.code = code}, 1), std::nullopt) << code;
+  }
+}
+
 TEST(CodeOfJob, IsNodeZerosUnlessAnotherHostExplainsIt) {
   const auto end = [](int order, int code) { return HostEnd{.code = code, .order = order}; };
   const auto lost = [](int order) { return HostEnd{.code = 75, .lost = true, .order = order}; };

@@ -73,6 +73,18 @@ TEST(PlanRanks, BindsNobodyWithoutAPlanOrWhenRanksOutnumberCores) {
   }
 }
 
+TEST(RankEnvironment, TellsTheRanksWhetherTheirAttemptBeginsTheJobWhateverItsNumber) {
+  JobShape shape = TwoNodes();  // Of attempt 4.
+  const RankSlot slot = PlanRanks(shape, Bound({-1, -1, -1}))[0];
+  for (const bool begins_job : {true, false}) {
+    shape.begins_job = begins_job;
+    const auto job = ResolveJobEnv(RankEnvironment({}, shape, slot));
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(job->attempt, 4);
+    EXPECT_EQ(job->begins_job, begins_job);
+  }
+}
+
 TEST(RankEnvironment, NamesTheRanksRdmaDeviceUnlessOneIsNamedAlready) {
   RankPlan plan = Bound({-1, -1, -1});
   plan.ranks[1].nic = "mlx5_3";

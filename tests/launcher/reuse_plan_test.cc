@@ -49,6 +49,7 @@ class WhyNotReusedTest : public ::testing::Test {
     shape_.node_rank = 1;
     shape_.run_id = "run";
     shape_.store = "n0:1000";
+    shape_.begins_job = true;
     shape_.reuse = true;
     shape_.token_fd = 3;
     slot_.rank = 3;
@@ -68,6 +69,7 @@ class WhyNotReusedTest : public ::testing::Test {
 
 TEST_F(WhyNotReusedTest, TheNextAttemptChangesNothingThatAProcessKeeps) {
   shape_.attempt = 4;
+  shape_.begins_job = false;
   shape_.store = "n0:2000";
   shape_.master_port = 3000;
   EXPECT_EQ(WhyNot(), "");
@@ -106,6 +108,7 @@ TEST_F(WhyNotReusedTest, VariablesThatLibrariesReadOnceMayNotChange) {
 
 TEST_F(WhyNotReusedTest, AProcessTakesOverEachVariableThatMayChange) {
   shape_.attempt = 4;
+  shape_.begins_job = false;
   shape_.store = "n0:2000";
   const Environment next = Variables();
   Environment taken = kept_.environment;

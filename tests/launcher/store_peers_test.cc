@@ -152,6 +152,30 @@ TEST_F(StorePeersTest, WhatANodeSharesReachesNodeZeroAsItIsLast) {
   EXPECT_THAT(node_1->TakeShared(), IsEmpty());
 }
 
+TEST_F(StorePeersTest, WhatANodeSharesAtOnceIsThereWithTheOrderToLookAndWaitsForNoBeat) {
+  const auto join = [this](int node) {
+    return *StorePeers::Create(
+        Claim(node),
+        {.node = node, .nodes = 2, .beat_interval = absl::Hours(1), .beat_timeout = kAtMost});
+  };
+  const auto node_0 = join(0);
+  const auto node_1 = join(1);
+  node_1->Share("for the next beat");
+  node_1->ShareAtOnce("a rank is over its limit");
+  ASSERT_TRUE(Wakes(*node_0, kAtMostMs));
+  std::vector<Order> orders;
+  for (const Deadline deadline = Deadline::After(kAtMost);
+       orders.empty() && !deadline.Expired();) {  // The text comes ahead of the order.
+    orders = node_0->Take();
+  }
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].kind, Order::Kind::kLook);
+  EXPECT_EQ(orders[0].node, 1);
+  EXPECT_EQ(node_0->TakeShared(),
+            (std::vector<std::pair<int, std::string>>{{1, "a rank is over its limit"}}));
+  EXPECT_THAT(node_1->Take(), IsEmpty());
+}
+
 TEST_F(StorePeersTest, OrdersReachTheOthersInOrderAndNotTheirSender) {
   const auto node_0 = Join(0, kAtMost);
   const auto node_1 = Join(1, kAtMost);

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -13,10 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "launcher/ranks/process_sample.h"
 #include "launcher/temp_dir.h"
 
 namespace dtrain::launcher::supervisor_test {
@@ -222,6 +225,71 @@ TEST_F(SupervisorTest, ARankThatAnotherNodeFindsHangingIsShownWithItsLog) {
   EXPECT_EQ(result.ends[0].hang, "not_returned");
   EXPECT_EQ(result.ends[0].log, folder() + "/rank-0.err");
   EXPECT_EQ(peers.published(), std::vector<Order::Kind>{Order::Kind::kEnded});
+}
+
+// Tells of a hang of `rank` once rank 0 has stopped itself, of which it leaves the pid in a file.
+class HangsStopped final : public Peers {
+ public:
+  explicit HangsStopped(std::string pid_file, int rank = 0, std::string kind = "not_returned")
+      : pid_file_(std::move(pid_file)), rank_(rank), kind_(std::move(kind)) {}
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override {
+    const int pid = std::atoi(ReadFile(pid_file_).value_or("0").c_str());
+    if (told_ || pid == 0 || !SampleProcess(pid).is_stopped) {
+      return {};
+    }
+    told_ = true;
+    told_at_ = absl::Now();
+    Order order;
+    order.kind = Order::Kind::kFail;
+    order.end.rank = rank_;
+    order.end.exit_code = kExitTemporary;
+    order.end.hang = kind_;
+    return {order};
+  }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order) override {}
+  int nodes() const override { return 1; }
+  absl::Time told_at() const { return told_at_; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
+  const std::string pid_file_;
+  const int rank_;
+  const std::string kind_;
+  bool told_ = false;
+  absl::Time told_at_;
+};
+
+// A stopped process writes no stack, and the next attempt begins the sooner without the wait.
+TEST_F(SupervisorTest, AStoppedRankIsGivenNoTimeToWriteItsStackIfItIsToBeReplaced) {
+  HangsStopped peers(folder() + "/pid");
+  Survivors survivors(guard());
+  SupervisorLimits limits;
+  limits.stacks = absl::Minutes(1);
+  const absl::Time begin = absl::Now();
+  const AttemptResult result =
+      Run({"-c", "echo $$ >$0/new; mv $0/new $0/pid; kill -STOP $$", folder()}, 1, peers, limits,
+          &survivors);
+  EXPECT_LT(absl::Now() - begin, limits.stacks / 2);
+  ASSERT_EQ(result.ends.size(), 2U);
+  EXPECT_EQ(result.ends[0].hang, "not_returned");
+  EXPECT_EQ(result.ends[1].signal, SIGKILL);
+  EXPECT_TRUE(result.ends[1].stopped);
+}
+
+// If this node's ranks gave up at once, they would take those of other nodes out of the collective
+// before these have written where they are.
+TEST_F(SupervisorTest, RanksAreGivenTimeToWriteTheirStacksWhenAllOfAllNodesHang) {
+  HangsStopped peers(folder() + "/pid", /*rank=*/1, "all_stuck");
+  Survivors survivors(guard());
+  SupervisorLimits limits;
+  limits.stacks = absl::Milliseconds(400);
+  const AttemptResult result =
+      Run({"-c", "echo $$ >$0/new; mv $0/new $0/pid; kill -STOP $$", folder()}, 1, peers, limits,
+          &survivors);
+  EXPECT_GE(absl::Now() - peers.told_at(), limits.stacks);
+  EXPECT_EQ(result.ends.size(), 2U);
 }
 
 // Returns when a process of this one has ended, whose end nobody has taken yet.

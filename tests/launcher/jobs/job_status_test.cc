@@ -78,6 +78,47 @@ TEST(StatusJson, ARankThatItsNodeDoesNotNameIsShownAsEnded) {
   EXPECT_EQ(status["ranks"][2]["step"], 1201);
 }
 
+TEST(Summarize, TellsTheSameOnEachHostOfTheJob) {
+  JobNodes job = TwoNodes();
+  AddMembers({.attempt = 3,
+              .rows = {{.node = {0, "a", 2}, .place = 0, .state = "trains"},
+                       {.node = {4, "b", 1}, .place = 1, .state = "trains"},
+                       {.node = {7, "c", 1}, .state = "spare"}},
+              .started_at = 1.75e9},
+             job);
+  const auto read = JobNodes::Parse(job.Encode());
+  ASSERT_TRUE(read.ok()) << read.status();
+  const JobSummary summary = Summarize(StatusJson(*read), /*has_nodes=*/true);
+  EXPECT_EQ(summary.step, 1201);
+  EXPECT_EQ(summary.nodes, 2) << "a spare has no ranks";
+  EXPECT_EQ(summary.started_at, 1.75e9);
+}
+
+TEST(Summarize, AJobOfOneNodeIsDescribedByItsAgent) {
+  const auto answer = ParseJson(kOfNode0, "an answer");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  const JobSummary summary = Summarize(*answer, /*has_nodes=*/false);
+  EXPECT_EQ(summary.step, 1200);
+  EXPECT_EQ(summary.nodes, 1);
+  EXPECT_EQ(summary.started_at, 0) << "not known";
+}
+
+TEST(Summarize, OfAJobOfSeveralNodesOneAgentAloneDoesNotKnowHowManyHaveRanks) {
+  const auto answer = ParseJson(kOfNode0, "an answer");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(Summarize(*answer, /*has_nodes=*/true).nodes, -1);
+  EXPECT_EQ(JobSummary{}.nodes, -1) << "nobody has answered";
+}
+
+TEST(Summarize, NoNodeHasRanksBetweenAttemptsUnlessANoteSaysThatNobodyKnows) {
+  JobNodes job;
+  EXPECT_EQ(Summarize(StatusJson(job), /*has_nodes=*/true).nodes, 0);
+  job.note = "the job's coordinator is lost";
+  EXPECT_EQ(Summarize(StatusJson(job), /*has_nodes=*/true).nodes, -1);
+  job.nodes = TwoNodes().nodes;
+  EXPECT_EQ(Summarize(StatusJson(job), /*has_nodes=*/true).nodes, 2);
+}
+
 TEST(StatusTable, HasARowForEachRankAndEachNodeWithoutOne) {
   JobNodes job = TwoNodes();
   job.nodes[1].text.reset();

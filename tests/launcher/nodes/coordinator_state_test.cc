@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/nodes/lobby_inbox.h"
 
 namespace dtrain::launcher::coordinator_state_test {
 namespace {
@@ -150,22 +151,49 @@ TEST_F(CoordinatorStateTest, AnErrorOnANodeThatIsLeftMayComeOfTheLoss) {
   EXPECT_EQ(AfterLossBehind(EndOfRank(2, 1)).kind, Kind::kStart);
 }
 
+// "place number state", in their order.
+std::vector<std::string> Told(const std::optional<LobbyNodes>& nodes) {
+  std::vector<std::string> told;
+  for (const LobbyNodes::Row& row : nodes.value_or(LobbyNodes{}).rows) {
+    told.push_back(absl::StrCat(row.place, " ", row.node.number, " ", row.state));
+  }
+  return told;
+}
+
 // The disk of a spare may be full: nothing of the program has failed.
-TEST_F(CoordinatorStateTest, ANodeThatCannotStartItsRanksIsLeftOut) {
+TEST_F(CoordinatorStateTest, ANodeThatCannotStartItsRanksIsSetAside) {
   LobbyMessage report{.kind = LobbyMessage::Kind::kReport, .from = "a1"};
-  report.report = {.code = 64, .cannot_start = true};
-  Take({.messages = {report}});
-  const std::vector<LobbyOrder> orders = Orders();
+  report.report = {.code = 75, .cannot_start = true, .why = "logs: No space left on device"};
+  const auto read = LobbyMessage::Parse(report.Encode());
+  ASSERT_TRUE(read.ok()) << read.status();
+  Take({.messages = {*read}});
+  std::vector<LobbyOrder> orders = Orders();
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].kind, Kind::kStop);
+  EXPECT_FALSE(orders[0].save);
+  EXPECT_EQ(orders[0].text,
+            "node 1 (host h1) cannot start its ranks: logs: No space left on device");
+  Take({.messages = {Report("a0", EndOfRank(0, 75)), Report("a2", EndOfRank(2, 75))}});
+  orders = Orders();
   ASSERT_EQ(orders.size(), 2U);
-  EXPECT_EQ(orders[0].kind, Kind::kDismiss);
-  EXPECT_EQ(orders[0].code, 64);
-  EXPECT_THAT(orders[0].names, ElementsAre("a1"));
-  EXPECT_EQ(orders[1].kind, Kind::kStop);
-  EXPECT_FALSE(orders[1].save);
-  EXPECT_EQ(orders[1].text, "node 1 (host h1) is lost: it cannot start its ranks");
-  const LobbyOrder last = AfterLossBehind(EndOfRank(0, 75));
-  EXPECT_EQ(last.kind, Kind::kStart);
-  EXPECT_THAT(last.names, ElementsAre("a0", "a2"));
+  EXPECT_EQ(orders[0].kind, Kind::kStart);
+  EXPECT_THAT(orders[0].names, ElementsAre("a0", "a2"));
+  EXPECT_EQ(orders[1].kind, Kind::kPark);
+  EXPECT_THAT(orders[1].names, ElementsAre("a1"));
+  EXPECT_EQ(orders[1].text, "node 1 (host h1) is set aside for 10s: logs: No space left on device");
+  const std::optional<LobbyNodes> nodes = coordinator_.TakeNodes();
+  EXPECT_THAT(Told(nodes), ElementsAre("0 0 trains", "1 2 trains", "-1 1 aside"));
+  ASSERT_TRUE(nodes.has_value());
+  EXPECT_EQ(nodes->rows[2].why, "logs: No space left on device");
+  // The next coordinator learns of it from any agent.
+  const auto start = LobbyOrder::Parse(orders[0].Encode());
+  ASSERT_TRUE(start.ok()) << start.status();
+  ASSERT_EQ(start->failures.hosts.count(1), 1U);
+  const HostFailures& failures = start->failures.hosts.at(1);
+  EXPECT_EQ(failures.cause, "No space left on device");
+  EXPECT_EQ(failures.error, "logs: No space left on device");
+  EXPECT_EQ(failures.times, 1);
+  EXPECT_EQ(failures.host, "h1");
 }
 
 TEST_F(CoordinatorStateTest, NodeZeroIsNotLeftOut) {
@@ -190,15 +218,6 @@ TEST_F(CoordinatorStateTest, ItAwaitsItsOwnEndWithItsAgentWhileTheJobGoesOn) {
   ASSERT_THAT(Kinds(), ElementsAre(Kind::kEnd));
   EXPECT_FALSE(coordinator_.AwaitsOwnEnd({"a0"})) << "who joins now has to learn of the end";
   EXPECT_THAT(Kinds(), IsEmpty());
-}
-
-// "place number state", in their order.
-std::vector<std::string> Told(const std::optional<LobbyNodes>& nodes) {
-  std::vector<std::string> told;
-  for (const LobbyNodes::Row& row : nodes.value_or(LobbyNodes{}).rows) {
-    told.push_back(absl::StrCat(row.place, " ", row.node.number, " ", row.state));
-  }
-  return told;
 }
 
 TEST_F(CoordinatorStateTest, TellsOfItsNodesWhenTheyChange) {
@@ -319,6 +338,77 @@ TEST(CoordinatorState, OfTwoAttemptsOfOneNumberThatOfTheLaterCoordinatorGoesOn) 
     EXPECT_THAT(orders[0].names, ElementsAre("a1"));
     EXPECT_THAT(Told(coordinator.TakeNodes()).front(), "0 0 trains");
   }
+}
+
+// The order by which the agent of node 0 begins an attempt: a coordinator of the term `term`, which
+// follows another, gives it when node 1 has come with `join`.
+LobbyOrder StartAt(int64_t term, LobbyMessage join) {
+  ElasticOptions options{.nodes_min = 2, .nodes_max = 2, .restarts_max = 5};
+  options.is_successor = true;
+  CoordinatorState coordinator(options, absl::Minutes(1), 0);
+  LobbyInbox inbox("a0", std::nullopt);
+  join.from = "a1";
+  join.node = {1, "h1", 1};
+  coordinator.Take({.messages = {join}}, kSecond);
+  coordinator.Take({.messages = {Join(0, "a0")}}, kSecond);
+  LobbyMessage report{.kind = LobbyMessage::Kind::kReport, .from = "a1"};
+  report.report = {.attempt = 0, .code = 75};
+  coordinator.Take({.messages = {report}}, 2 * kSecond);
+  coordinator.Tick(20 * kSecond);
+  for (LobbyOrder& order : coordinator.TakeOrders()) {
+    const auto read = LobbyOrder::Parse(order.Encode());
+    EXPECT_TRUE(read.ok()) << read.status();
+    order = read.value_or(LobbyOrder{});
+    order.term = term;
+    inbox.Take(std::move(order));
+  }
+  std::optional<LobbyOrder> next = inbox.Next();
+  while (next.has_value() && next->kind == Kind::kPark) {  // Until the former attempt has ended.
+    next = inbox.Next();
+  }
+  return next.value_or(LobbyOrder{.kind = Kind::kAnswer});
+}
+
+// --fresh is for the first attempt that node 0 begins, which need not have the number 0.
+TEST(CoordinatorState, AnAttemptOfWhichOnlyAnotherNodeHeardDoesNotKeepTheJobFromBeginning) {
+  LobbyInbox other("a1", std::nullopt);
+  other.Take({.kind = Kind::kStart,
+              .attempt = 0,
+              .names = {"a0", "a1"},
+              .nodes = {{0, "h0", 1}, {1, "h1", 1}},
+              .term = 10});
+  LobbyMessage join{.kind = LobbyMessage::Kind::kJoin};
+  join.memory = other.memory();
+  join.job_term = other.job_term();
+  const LobbyOrder start = StartAt(/*term=*/20, join);
+  ASSERT_EQ(start.kind, Kind::kStart);
+  EXPECT_EQ(start.attempt, 1);
+  // The agent of node 0 has followed the coordinator that died before it was heard.
+  EXPECT_TRUE(BeginsJob(start, /*first_term=*/10));
+  // One that was started when that coordinator had ended cannot know what the attempt has done.
+  EXPECT_FALSE(BeginsJob(start, /*first_term=*/20));
+}
+
+TEST(CoordinatorState, ASpareKnowsThatTheJobHasBegun) {
+  LobbyInbox spare("a1", std::nullopt);
+  EXPECT_EQ(spare.job_term(), 0);
+  LobbyOrder park{.kind = Kind::kPark, .names = {"a1"}, .term = 10};
+  park.failures.job_term = 7;
+  spare.Take(park);
+  EXPECT_EQ(spare.job_term(), 7) << "a coordinator before that one began it";
+  LobbyMessage join{.kind = LobbyMessage::Kind::kJoin};
+  join.job_term = spare.job_term();
+  const LobbyOrder start = StartAt(/*term=*/20, join);
+  ASSERT_EQ(start.kind, Kind::kStart);
+  EXPECT_EQ(start.attempt, 1) << "programs know the start of a job by attempt 0";
+  EXPECT_FALSE(BeginsJob(start, /*first_term=*/20));
+}
+
+TEST(CoordinatorState, NodesThatKnowOfNoAttemptLetTheJobBegin) {
+  const LobbyOrder start = StartAt(/*term=*/20, {.kind = LobbyMessage::Kind::kJoin});
+  ASSERT_EQ(start.kind, Kind::kStart);
+  EXPECT_EQ(start.attempt, 0);
+  EXPECT_TRUE(BeginsJob(start, /*first_term=*/20));
 }
 
 TEST(CoordinatorState, AnUnknownAgentSpeaksForNoAwaitedNode) {

@@ -1,7 +1,7 @@
-// ElasticJob among simulated nodes that are lost, cut off, told to leave and come back, over
-// thousands of seeds. Its events are delayed, and reports, losses and requests come twice. Safety:
-// one attempt at a time, of a world that is allowed and divides the batch. Liveness: when the
-// faults have ended, the job runs with all nodes that it can use.
+// ElasticJob among simulated nodes that are lost, cut off, told to leave, have full disks and come
+// back, over thousands of seeds. Its events are delayed, and reports, losses and requests come
+// twice. Safety: one attempt at a time, of a world that is allowed and divides the batch. Liveness:
+// when the faults have ended, the job runs with all nodes that it can use.
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -22,6 +22,8 @@ using simulation::kTick;
 
 constexpr int64_t kFaultTime = 60 * kSecond;
 constexpr int64_t kQuietTime = 60 * kSecond;
+// With more of them a node would be set aside for longer than the simulation lasts.
+constexpr int kFillsMax = 2;
 
 class Simulation {
  public:
@@ -51,9 +53,11 @@ class Simulation {
  private:
   struct Node {
     int ranks = 1;
-    int id = -1;       // Its agent's; -1: it has none.
-    bool cut = false;  // The coordinator hears nothing of it, and it hears nothing.
-    int running = -1;  // The attempt whose ranks it has.
+    int id = -1;             // Its agent's; -1: it has none.
+    bool cut = false;        // The coordinator hears nothing of it, and it hears nothing.
+    int running = -1;        // The attempt whose ranks it has.
+    int64_t full_until = 0;  // Its disk is full, so that it can start no ranks.
+    int fills = 0;           // How often it was.
   };
   struct Event {
     int64_t at = 0;
@@ -144,6 +148,10 @@ class Simulation {
       if (Rarely(3)) {
         job_.Drain(node.id, now_).IgnoreError();
       }
+    } else if (fate >= 79 && fate < 99 && number > 0 && node.fills < kFillsMax) {
+      ++node.fills;
+      node.full_until = now_ + Below(8000) * kMillisecond;
+      Tell("node ", number, " has a full disk");
     } else if (node.cut && fate >= 100 && fate < 300) {
       Start(number);  // It has learnt that it was given up, and comes back.
     }
@@ -201,6 +209,9 @@ class Simulation {
             const bool is_in =
                 std::count(action.nodes.begin(), action.nodes.end(), node.id) > 0 && node.id >= 0;
             node.running = is_in && !node.cut ? action.attempt : node.running;
+            if (is_in && !node.cut && now_ < node.full_until) {
+              EndAttempt(node, {.code = 75, .cannot_start = true, .why = "its disk is full"});
+            }
           }
           break;
         case ElasticAction::Kind::kStop:

@@ -73,6 +73,14 @@ TEST_F(LobbyTest, StartsTheNodesThatHaveMetAndParksTheRest) {
   EXPECT_EQ(refused.code, 64);
 }
 
+TEST_F(LobbyTest, ASpareLearnsThatAProcessOfTheProgramMayBeKeptInReserve) {
+  const auto first = Join(0);
+  const auto spare = Join(2);
+  EXPECT_FALSE(spare->MayReserve());
+  first->TellReserve();
+  EXPECT_TRUE(spare->MayReserve());
+}
+
 TEST_F(LobbyTest, AClosedConnectionEndsTheAttemptWithinASecond) {
   const absl::Duration shortest = testing::ShortestOf(10, absl::Seconds(1), [&] {
     coordinator_ = Start();

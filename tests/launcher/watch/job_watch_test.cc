@@ -32,10 +32,15 @@ class FakePeers final : public Peers {
   void Publish(Order) override {}
   int nodes() const override { return 2; }
   void Share(std::string summary) override { shared.push_back(std::move(summary)); }
+  void ShareAtOnce(std::string summary) override {
+    told_at_once = summary;
+    Share(std::move(summary));
+  }
   std::vector<std::pair<int, std::string>> TakeShared() override {
     return std::exchange(arrived, {});
   }
   std::vector<std::string> shared;
+  std::string told_at_once;  // The last one.
   std::vector<std::pair<int, std::string>> arrived;
 };
 
@@ -122,13 +127,61 @@ TEST_F(JobWatchTest, NodeZeroNamesARankOfAnotherNodeThatHangs) {
     hang = Look();
   }
   ASSERT_TRUE(hang.has_value());
-  EXPECT_LE(now_ - start, 3 * kSecond) << "a second of the limit, and one of the exchange";
+  EXPECT_LE(now_ - start, 3 * kSecond / 2) << "it is told at once, and not in the next exchange";
   EXPECT_EQ(hang->rank, 1);
   EXPECT_EQ(hang->node, 1);
   EXPECT_EQ(hang->host, "host-b");
   EXPECT_EQ(hang->hang, "never_entered");
   EXPECT_EQ(hang->exit_code, kExitTemporary);
   EXPECT_THAT(hang->error, HasSubstr("has not entered collective 41"));
+}
+
+TEST_F(JobWatchTest, WhatAnotherNodeTellsAtOnceIsLookedAtAtOnce) {
+  TrainSteps(40);
+  const int64_t start = now_;
+  std::string told;
+  while (told.empty() && now_ < start + 10 * kSecond) {
+    now_ += kSecond / 4;
+    watches_[0]->Take(Beat(0, 40, "update", 41), now_);
+    watches_[1]->Take(Beat(1, 40, "data", 40), now_);
+    EXPECT_FALSE(watches_[0]->Look(now_).has_value());
+    EXPECT_FALSE(watches_[1]->Look(now_).has_value());
+    told = peers_[1].told_at_once;
+  }
+  EXPECT_LE(now_ - start, 3 * kSecond / 2);
+  peers_[0].arrived.emplace_back(1, told);
+  now_ += kSecond / 1000;
+  EXPECT_FALSE(watches_[0]->Look(now_).has_value()) << "it has just looked";
+  watches_[0]->LookAtOnce(now_);
+  const std::optional<RankEnd> hang = watches_[0]->Look(now_);
+  ASSERT_TRUE(hang.has_value());
+  EXPECT_EQ(hang->rank, 1);
+}
+
+TEST_F(JobWatchTest, ARankThatOnlyWaitsForAnotherOneIsNothingToTellAtOnce) {
+  TrainSteps(40);
+  for (int look = 0; look < 40; ++look) {
+    now_ += kSecond / 4;
+    watches_[1]->Take(Beat(1, 40, "update", 41), now_);
+    watches_[1]->Look(now_);
+  }
+  EXPECT_EQ(peers_[1].told_at_once, "");
+}
+
+TEST_F(JobWatchTest, AHangThatNodeZeroDoesNotSeeIsToldAtOnceForAWhileOnly) {
+  TrainSteps(40);
+  peers_[1].shared.clear();
+  int told = 0;
+  for (int look = 0; look < 120; ++look) {  // 30 s.
+    now_ += kSecond / 4;
+    peers_[1].told_at_once.clear();
+    watches_[1]->Take(Beat(1, 40, "data", 40), now_);
+    watches_[1]->Look(now_);
+    told += peers_[1].told_at_once.empty() ? 0 : 1;
+  }
+  EXPECT_GE(told, 9);
+  EXPECT_LE(told, 11) << "10 s, once a second";
+  EXPECT_GE(peers_[1].shared.size(), 28U) << "the regular exchange goes on";
 }
 
 // A process that a signal has stopped before it did anything.
