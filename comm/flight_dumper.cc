@@ -36,6 +36,7 @@ std::atomic<int> the_bell{-1};
 // When a collective has failed last, and when the records in the file were taken.
 std::atomic<int64_t> failed_nanos{0};
 std::atomic<int64_t> dumped_nanos{0};
+bool IsFailureWritten() { return dumped_nanos.load() >= failed_nanos.load(); }
 std::atomic<int> wanted{0};
 std::atomic<bool> crash_dumped{false};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
@@ -90,10 +91,10 @@ void FlightDumper::RequestForFailure() {
   Ring(kFailure);
 }
 
-// Adds what is wanted meanwhile, and drops a failure that is in the file by then.
-int FlightDumper::WithoutWritten(int why) const {
+// Lets the thread whose collective has failed write. Gives `why` with what is wanted meanwhile.
+int FlightDumper::AwaitOwnRecord(int why) const {
   for (const Deadline deadline = Deadline::After(kOwnRecord);
-       why == kFailure && dumped_nanos.load() < failed_nanos.load() && !deadline.Expired();) {
+       why == kFailure && !IsFailureWritten() && !deadline.Expired();) {
     pollfd entry{bell_.get(), POLLIN, 0};
     uint64_t count = 0;
     if (poll(&entry, 1, deadline.PollTimeoutMs()) > 0) {
@@ -101,7 +102,7 @@ int FlightDumper::WithoutWritten(int why) const {
     }
     why |= wanted.exchange(0);
   }
-  return dumped_nanos.load() < failed_nanos.load() ? why : why & ~kFailure;
+  return why;
 }
 
 // The thread whose check failed may hold any lock, even a recorder's. So the dumper's thread
@@ -125,11 +126,9 @@ void FlightDumper::Run() {
       return;
     }
     why = wanted.exchange(0);
-    if ((why & kFailure) != 0) {
-      why = WithoutWritten(why);
-    }
+    why = AwaitOwnRecord(why);
     std::unique_lock lock(mutex_);  // Somebody may write just now.
-    if ((why & kFailure) != 0 && dumped_nanos.load() >= failed_nanos.load()) {
+    if (IsFailureWritten()) {
       why &= ~kFailure;
     }
     if ((why & ~kStop) == 0) {

@@ -42,7 +42,7 @@ class FlightDumper {
   void Run();
   static void RequestForFailure();
   static void DumpInCrash();
-  int WithoutWritten(int why) const;
+  int AwaitOwnRecord(int why) const;
   absl::Status DumpLocked(absl::string_view reason);
 
   const FlightDumperOptions options_;

@@ -23,8 +23,8 @@ struct Watched {
   int fd = -1;
 };
 
-// What the thread waits for between two inspections. The next thread may begin before one ends, so
-// each has its own.
+// The watchdog's thread pauses between two inspections. The next thread may begin before one ends,
+// so each has its own.
 class Pause {
  public:
   Pause() { Add(bell_.get()); }

@@ -346,15 +346,16 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Meet(const LobbyOrder& order, int ran
 absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(const LobbyOrder& order, int ranks) {
   const int attempt = order.attempt;
   const bool may_be_first = !has_readied_ && FirstAttempt(session_.options()) == 0;
-  const bool is_first = may_be_first && BeginsJob(order, first_term_);
-  if (may_be_first && !is_first && absl::c_linear_search(session_.options().arguments, "--fresh")) {
+  const bool begins_job = may_be_first && BeginsJob(order, first_term_);
+  if (may_be_first && !begins_job &&
+      absl::c_linear_search(session_.options().arguments, "--fresh")) {
     session_.Say(
         "--fresh is not followed, because other nodes are in this job since before node 0 was "
         "started: it goes on from its newest durable step; to begin anew, stop the job on all "
         "nodes first");
   }
   Meeting meeting;
-  DT_ASSIGN_OR_RETURN(const int next_log, session_.ReadyRunDirectory(is_first, ranks));
+  DT_ASSIGN_OR_RETURN(const int next_log, session_.ReadyRunDirectory(begins_job, ranks));
   has_readied_ = true;
   // A node 0 that follows another may not see the logs of the attempts before it. Those of the
   // other nodes are at least as many.
@@ -364,7 +365,7 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(const LobbyOrder& order, int ra
   meeting.store = {endpoint_.host, attempt_store_->port()};
   meeting.run_id = session_.run_id();
   meeting.master_port = FreePort(endpoint_.host);
-  meeting.begins_job = is_first;
+  meeting.begins_job = begins_job;
   return meeting;
 }
 

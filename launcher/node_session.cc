@@ -386,7 +386,7 @@ bool NodeSession::LacksReserve() const {
          !reserve_failed_;
 }
 
-// What numbers a rank and says where ranks meet is told when it becomes one.
+// The process learns its rank's number, and where ranks meet, when it becomes a rank.
 void NodeSession::StartReserve() {
   JobShape shape;
   shape.ranks_of_node = {local_ranks_};

@@ -9,7 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/backoff.h"
 #include "base/status.h"
+#include "base/text/text.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -118,7 +120,7 @@ std::string Shortened(const std::string& error) {
   }
   // A part neither ends nor begins inside a character.
   const auto goes_on = [&error](size_t at) {
-    return at < error.size() && (static_cast<unsigned char>(error[at]) & 0xc0) == 0x80;
+    return at < error.size() && IsContinuation(error[at]);
   };
   size_t front = kPart;
   while (front > 0 && goes_on(front)) {
@@ -137,15 +139,9 @@ HostFailures WithFailure(const HostFailures& before, const std::string& cause,
 }
 
 AsidePlan PlanAside(const HostFailures& failures) {
-  constexpr int kLongestAfter = 7;  // Ten seconds times 3^6 are more than an hour.
-  AsidePlan plan;
-  plan.wait = absl::Seconds(10);
-  for (int time = 1; time < std::min(failures.times, kLongestAfter); ++time) {
-    plan.wait *= 3;
-  }
-  plan.wait = std::min(plan.wait, absl::Hours(1));
-  plan.leaves = failures.times >= kAttemptsWithoutProgressMax;
-  return plan;
+  constexpr Backoff kAside{.first = absl::Seconds(10), .factor = 3, .longest = absl::Hours(1)};
+  return {.wait = kAside.After(failures.times),
+          .leaves = failures.times >= kAttemptsWithoutProgressMax};
 }
 
 }  // namespace dtrain::launcher

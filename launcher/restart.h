@@ -41,9 +41,9 @@ RestartPlan RestartDecision(const RestartInput& input);
 // signal, which a host that goes down sends too, is no such error.
 bool IsProgramsError(const RankEnd& end);
 
-// What the host of a failed node lacks, such as "No space left on device", as the text of an error
-// has it; "": the error tells of nothing that other hosts may have. "Operation not permitted" is
-// none: what a container or a firewall does not let a process do is alike on all hosts of a job.
+// Gives what the host of a failed node lacks, such as "No space left on device", as the text of an
+// error has it; "": the error tells of nothing that other hosts may have. "Operation not permitted"
+// is none: what a container or a firewall does not let a process do is alike on all hosts of a job.
 std::string HostTrouble(absl::string_view error);
 
 // The end by which a node tells the coordinator how its attempt ended: RootCause, but that a rank

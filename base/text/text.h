@@ -20,11 +20,14 @@ inline std::string Printable(std::string text) {
   return text;
 }
 
+// Whether a byte of UTF-8 text goes on with a character that begins before it.
+inline bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
 // Columns of a terminal that UTF-8 text takes, if each character takes one.
 inline size_t DisplayWidth(absl::string_view text) {
   size_t width = 0;
   for (const char c : text) {
-    width += (static_cast<unsigned char>(c) & 0xc0) == 0x80 ? 0 : 1;
+    width += IsContinuation(c) ? 0 : 1;
   }
   return width;
 }

@@ -36,7 +36,7 @@ struct StagedLayout {
 
   // The bytes of the blocks that hold the whole stream.
   uint64_t block_bytes() const { return segment_bytes.size() * kSegmentBytes; }
-  // What a segment holds of each piece, in the stream's order.
+  // Gives the parts of pieces that lie in a segment, in the stream's order.
   std::vector<Piece> PiecesIn(size_t segment) const;
 };
 

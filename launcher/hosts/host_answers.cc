@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/backoff.h"
 #include "base/status.h"
 #include "base/text/text.h"
 #include "comm/net/socket.h"
@@ -128,10 +129,9 @@ int CodeOfJob(const std::vector<HostEnd>& ends, bool signalled) {
 }
 
 std::optional<absl::Duration> RetryTime(const HostEnd& end, int ends) {
-  constexpr absl::Duration kFirst = absl::Seconds(10);
-  constexpr absl::Duration kLongest = absl::Minutes(10);
+  constexpr Backoff kRetries{.first = kFirstRetry, .longest = absl::Minutes(10)};
   if (end.lost) {
-    return kFirst;
+    return kRetries.first;
   }
   switch (end.code) {
     case kExitOk:
@@ -140,15 +140,10 @@ std::optional<absl::Duration> RetryTime(const HostEnd& end, int ends) {
     case kExitUsage:
       return std::nullopt;
     case kExitStop:
-      return kLongest;
+      return kRetries.longest;
     default:
-      break;
+      return kRetries.After(ends);
   }
-  absl::Duration time = kFirst;
-  for (int i = 1; i < ends && time < kLongest; ++i) {
-    time *= 2;
-  }
-  return std::min(time, kLongest);
 }
 
 }  // namespace dtrain::launcher

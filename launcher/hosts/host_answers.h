@@ -53,6 +53,9 @@ struct HostEnd {
 // stop.
 int CodeOfJob(const std::vector<HostEnd>& ends, bool signalled);
 
+// A lost host of an elastic job is tried again after this.
+inline constexpr absl::Duration kFirstRetry = absl::Seconds(10);
+
 // After how long a host of an elastic job is started again, which goes on without it; nothing: it
 // is done with the job, or would be refused again. `ends` counts how often its agent has ended soon
 // and by itself, this end included: the time doubles with each, to ten minutes. It is that at once

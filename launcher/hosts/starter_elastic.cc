@@ -15,9 +15,6 @@
 namespace dtrain::launcher {
 namespace {
 
-// A lost host is tried again after this.
-constexpr absl::Duration kRetryTime = absl::Seconds(10);
-
 bool StaysOut(const HostEnd& end) { return !end.lost && end.code == kExitUsage; }
 
 }  // namespace
@@ -42,7 +39,7 @@ void Starter::OnEndOfElastic(size_t node) {
                           absl::FormatDuration(*time)));
       retries_[node] = Deadline::After(*time);
     } else if (StaysOut(end)) {  // TakeBack says that it stays out, if the job goes on.
-      retries_[node] = Deadline::After(kRetryTime);
+      retries_[node] = Deadline::After(kFirstRetry);
     }
   }
 }
@@ -74,7 +71,7 @@ void Starter::TakeBack() {
       link = HostLink(HostPlan(link.plan()));
       const std::optional<int> way = routes_.WayTo(link.plan());
       if (!way.has_value() || !StartHost(link, *way).ok()) {
-        retries_[node] = Deadline::After(kRetryTime);
+        retries_[node] = Deadline::After(kFirstRetry);
       }
     }
     if (link.state() != State::kReady) {
@@ -115,7 +112,7 @@ void Starter::LeaveOutSilent(std::vector<HostAnswer>& answers) {
   answers = std::move(heard);
   for (size_t node = 1; node < links_.size(); ++node) {
     if (links_[node].state() == State::kEnded || links_[node].state() == State::kWaiting) {
-      retries_[node] = Deadline::After(kRetryTime);
+      retries_[node] = Deadline::After(kFirstRetry);
     }
   }
 }

@@ -32,7 +32,7 @@ std::string TimeSince(double started_at) {
   return FormatDuration(std::max(0.0, now - started_at));
 }
 
-// What is known of the job on any of its hosts. Where nobody can be asked, this node's agent
+// Sums up what all nodes of the job know of it. Where they cannot be asked, this node's agent
 // counts.
 JobSummary SummaryOf(const JobFacts& job, const absl::StatusOr<Json>& status) {
   JobSummary summary = status.ok() ? Summarize(*status, !job.nodes_socket.empty()) : JobSummary{};

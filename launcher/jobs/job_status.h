@@ -44,11 +44,11 @@ void AddMembers(const LobbyNodes& members, JobNodes& job);
 // node has last heard of.
 Json StatusJson(const JobNodes& job);
 
-// What `dtrain ps` shows of the document of a job.
+// `dtrain ps` shows this of a job.
 struct JobSummary {
   int64_t step = -1;      // The highest one of its ranks; -1: none has said one.
   int nodes = -1;         // Those that have ranks; -1: not known.
-  double started_at = 0;  // As JobNodes has it.
+  double started_at = 0;  // JobNodes::started_at.
 };
 // `has_nodes`: the job has several, of which the document of one agent says nothing.
 JobSummary Summarize(const Json& status, bool has_nodes);

@@ -81,7 +81,7 @@ struct FailureCounts {
   int alike = 0;     // Failures in a row by it without a new durable step.
   int restarts_used = 0;
   int bug_restarts_used = 0;
-  std::map<int, HostFailures> hosts = {};  // Of nodes whose own hosts failed, by their numbers.
+  std::map<int, HostFailures> hosts = {};  // By number of the node whose host failed.
   // The term of the coordinator that began the job's first attempt; 0: the one that says it.
   int64_t job_term = 0;
 };

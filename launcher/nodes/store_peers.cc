@@ -112,7 +112,7 @@ absl::Status StorePeers::ReadOrder(int64_t& next) {
   return order.node != options_.node ? ReadOrdered(order) : absl::OkStatus();
 }
 
-// What the order tells to look at comes with it.
+// The views that an order kLook tells of are read with it.
 absl::Status StorePeers::ReadOrdered(const Order& order) {
   if (order.kind == Order::Kind::kLook) {
     if (std::find(below_.begin(), below_.end(), order.node) == below_.end()) {

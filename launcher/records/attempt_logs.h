@@ -22,7 +22,7 @@ std::string AttemptFolder(const std::string& logs, int number);
 // The largest number in `logs`; nothing when it holds no attempt, or is not there.
 std::optional<int> NewestAttempt(const std::string& logs);
 
-// What a file system says of itself.
+// A file system's own figures.
 struct DiskFacts {
   bool is_read_only = false;
   uint64_t bytes = 0;  // 0: it does not say.

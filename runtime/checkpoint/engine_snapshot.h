@@ -96,7 +96,7 @@ class EngineSnapshots {
   std::unique_ptr<WrittenModel> model_;
 };
 
-// What a checkpoint says of the job beside its engines.
+// A checkpoint says this of the job beside its engines.
 struct JobRecords {
   std::string model;  // The first engine's name.
   Json tracked;       // The values of tracked states.

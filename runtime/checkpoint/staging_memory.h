@@ -13,7 +13,7 @@ namespace dtrain {
 // less than a few segments.
 uint64_t StagingBytes(Job& job, uint64_t copied);
 
-// What saves beside training may take of a node's memory, and what is there.
+// The memory of a node, and how much of it saves beside training may take.
 struct StagingRoom {
   int64_t configured_bytes = 0;  // checkpoint.staging_memory, of one rank.
   bool on_gpu = false;           // A second block is needed, through which a GPU's memory is read.

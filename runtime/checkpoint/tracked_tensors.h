@@ -25,7 +25,7 @@ std::string TrackedName(const std::string& group, const std::string& tensor);
 absl::Status AddTensors(const std::string& name, std::vector<TrackedTensor> tensors,
                         std::vector<NamedTensor>& all);
 
-// Of all of them together.
+// The bytes of all tensors together.
 uint64_t TrackedBytes(absl::Span<const NamedTensor> tensors);
 
 // Collective. InvalidArgument on every rank unless all track tensors of the same names, types and

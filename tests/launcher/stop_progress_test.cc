@@ -28,7 +28,7 @@ AgentMessage Stopping(int rank, const char* stage) {
   message.rank = rank;
   message.step = 12;
   message.phase = stage;
-  // As the agent gets it.
+  // The agent gets the message as text.
   return *AgentMessage::Parse(message.Encode());
 }
 

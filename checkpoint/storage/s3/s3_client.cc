@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "base/backoff.h"
 #include "base/log.h"
 #include "base/numeric/prng.h"
 #include "base/status.h"
@@ -46,11 +46,7 @@ absl::Status WithoutKeys(const absl::Status& status, const SigningKeys& keys) {
 }  // namespace
 
 absl::Duration BackoffLimit(const S3Options& options, int tries_done) {
-  absl::Duration limit = options.backoff_first;
-  for (int i = 1; i < tries_done && limit < options.backoff_max; ++i) {
-    limit *= 2;
-  }
-  return std::min(limit, options.backoff_max);
+  return Backoff{.first = options.backoff_first, .longest = options.backoff_max}.After(tries_done);
 }
 
 S3Client::S3Client(S3Settings settings, S3Options options, Environment environment,

@@ -89,7 +89,7 @@ void DeviceStrategy::Account(EndedStep done) {
   }
 }
 
-// What Account will do.
+// The progress that it gives is the one that Account will make.
 std::optional<UnsettledStep> DeviceStrategy::Unsettled() const {
   if (!unaccounted_.has_value() || job_.config().optimizer().skip_unused) {
     return std::nullopt;

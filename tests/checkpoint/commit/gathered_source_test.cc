@@ -153,38 +153,44 @@ TEST_P(GatheredTest, AGatherThatFailsFailsTheSave) {
   EXPECT_EQ(written.message(), "rank 1 is gone");
 }
 
-TEST(GatheredMemoryTest, WithoutAWriterAGatherDoesNotWaitForMemory) {
-  const auto device = std::make_shared<LateDevice>();
-  device->lacks_memory = true;
-  StagingPool pool(20 * kSegmentBytes, device);
-  Owner owner(3);
-  std::vector<BytesStay> stay(std::size(kSizes), BytesStay::kUntilUpdate);
-  stay[4] = BytesStay::kInGather;
-  StagedSource source(owner.Snapshot(stay), pool);
-  const absl::Status taken = GatherAll(source, owner, stay, /*may_wait=*/false);
+// One tensor is gathered, and there is no memory for any block.
+class GatheredMemoryTest : public ::testing::Test {
+ protected:
+  static std::shared_ptr<LateDevice> Device() {
+    auto device = std::make_shared<LateDevice>();
+    device->lacks_memory = true;
+    return device;
+  }
+  static std::vector<BytesStay> Stays() {
+    std::vector<BytesStay> stays(std::size(kSizes), BytesStay::kUntilUpdate);
+    stays[4] = BytesStay::kInGather;
+    return stays;
+  }
+  absl::Status Gather(bool may_wait) { return GatherAll(source_, owner_, stay_, may_wait); }
+
+  StagingPool pool_{20 * kSegmentBytes, Device()};
+  Owner owner_{3};
+  const std::vector<BytesStay> stay_ = Stays();
+  StagedSource source_{owner_.Snapshot(stay_), pool_};
+};
+
+TEST_F(GatheredMemoryTest, WithoutAWriterAGatherDoesNotWaitForMemory) {
+  const absl::Status taken = Gather(/*may_wait=*/false);
   EXPECT_EQ(taken.code(), absl::StatusCode::kResourceExhausted) << taken;
   EXPECT_THAT(std::string(taken.message()), ::testing::HasSubstr("checkpoint.staging_memory"));
-  source.Close();
+  source_.Close();
 }
 
 // A writer frees blocks, and where there is none it has nothing to free.
-TEST(GatheredMemoryTest, WithoutAnyBlockAGatherFailsTheSaveAlsoWhereItMayWait) {
-  const auto device = std::make_shared<LateDevice>();
-  device->lacks_memory = true;
-  StagingPool pool(20 * kSegmentBytes, device);
-  Owner owner(3);
-  std::vector<BytesStay> stay(std::size(kSizes), BytesStay::kUntilUpdate);
-  stay[4] = BytesStay::kInGather;
-  StagedSource source(owner.Snapshot(stay), pool);
+TEST_F(GatheredMemoryTest, WithoutAnyBlockAGatherFailsTheSaveAlsoWhereItMayWait) {
   absl::Status written;
   std::thread writer([&] {
     Bytes some;
-    written = Read(source, stay.size(), 4, some);
-    source.Close();
+    written = Read(source_, stay_.size(), 4, some);
+    source_.Close();
   });
-  EXPECT_EQ(GatherAll(source, owner, stay, /*may_wait=*/true).code(),
-            absl::StatusCode::kResourceExhausted);
-  source.LetStep(/*may_wait=*/true);
+  EXPECT_EQ(Gather(/*may_wait=*/true).code(), absl::StatusCode::kResourceExhausted);
+  source_.LetStep(/*may_wait=*/true);
   writer.join();
   EXPECT_EQ(written.code(), absl::StatusCode::kResourceExhausted);
 }
@@ -202,7 +208,8 @@ TEST(StagingPoolTest, WhenFillingHasEndedNoBlockIsOnItsWay) {
 }
 
 // A file has its tensors by type, the largest first, and then by name, as safetensors writes them.
-// What is gathered in another order may need blocks that the writer does not free before it has it.
+// A tensor that is gathered in another order may need a block that the writer does not free before
+// it has that tensor.
 TEST(SortAsWrittenTest, GathersComeInTheOrderOfTheFile) {
   SpanSource source;
   const Bytes bytes(4);

@@ -1,4 +1,4 @@
-// What tests of StagedSource share: the memory of an engine with snapshots of it, and a device that
+// Tests of StagedSource share this: the memory of an engine with snapshots of it, and a device that
 // copies late.
 #pragma once
 

@@ -77,7 +77,7 @@ absl::StatusOr<std::string> PatternOf(const PublishedRanks* published, size_t co
       count));
 }
 
-// What stands in the programs that read the published file.
+// Adds what the file itself does not say: it stands in the programs that read the published file.
 absl::Status AddPublished(const PublishedRanks& published, PipelineTokenizerParts* parts) {
   const std::vector<std::pair<std::string, uint32_t>> specials = published.specials();
   AddSpecialTokens(specials, parts);

@@ -27,7 +27,8 @@ std::string File(const std::vector<std::string>& tokens) {
   return text;
 }
 
-// As many ranks as a published file has: behind the bytes, numbers that no text of a test holds.
+// Makes as many ranks as a published file has: behind the bytes stand numbers that no text of a
+// test holds.
 std::unique_ptr<Tokenizer> Published(size_t ranks) {
   std::vector<std::string> numbers;
   for (size_t rank = 256; rank < ranks; ++rank) {
