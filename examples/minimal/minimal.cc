@@ -13,7 +13,7 @@ absl::Status Train(dtrain::Job& job) {
   DT_ASSIGN_OR_RETURN(auto checkpoints, dtrain::Checkpointer::Open(job));
   checkpoints->Track("engine", *engine);
   checkpoints->Track("data", *train);
-  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());  // None: step 0.
+  DT_RETURN_IF_ERROR(checkpoints->RestoreLatest());  // Does nothing in a new run.
   const auto loss = [&](const dtrain::Batch& b) { return model->Loss(b.tokens, b.targets); };
   while (engine->step() < config.train_steps()) {
     DT_ASSIGN_OR_RETURN(const auto report, engine->Step(*train, loss));
