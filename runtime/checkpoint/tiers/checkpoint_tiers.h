@@ -2,9 +2,8 @@
 //
 //   checkpoint.dir alone         all ranks write there; checkpoint.remote, if any, is behind it
 //   checkpoint.local_dir         each rank writes to its host's disk (hosts_storage.h). Behind it
-//   is
-//                                checkpoint.remote, or else checkpoint.dir; while training goes on
-//                                rank 0 has each host copy its part of a durable checkpoint there
+//                                is checkpoint.remote, or else checkpoint.dir; while training goes
+//                                on rank 0 has each host copy its part of a durable one there
 //   checkpoint.replicas          and to the memory of the next host (replica_memory.h)
 //
 // A host is the set of ranks that see the same folder as checkpoint.local_dir. For the thread that

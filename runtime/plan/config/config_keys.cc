@@ -326,12 +326,12 @@ constexpr ConfigKey kKeys[] = {
      "both places. The last checkpoint is copied before the run ends. Empty: there is none."},
     {"checkpoint.local_dir", KeyType::kString, "\"\"", "", KeyUse::kUsed, "", 0,
      "Folder on a disk of each host's own, which may be temporary. Each rank then writes its part "
-     "of a checkpoint there, so that a save does not cross the network. Rank 0 copies each durable "
-     "checkpoint to checkpoint.remote, or else to checkpoint.dir, while training goes on; all "
-     "hosts must reach that place. A run that resumes takes the newest checkpoint that all places "
-     "together hold whole, and ranks read from other hosts what lies there. The files are in a "
-     "folder named by the run's id. A relative path starts from the folder in which the host's "
-     "ranks are started. Empty: ranks write to checkpoint.dir."},
+     "of a checkpoint there, so that a save does not cross the network. While training goes on, "
+     "each host copies its part of each durable checkpoint to checkpoint.remote, or else to "
+     "checkpoint.dir; all hosts must reach that place. A run that resumes takes the newest "
+     "checkpoint that all places together hold whole, and ranks read from other hosts what lies "
+     "there. The files are in a folder named by the run's id. A relative path starts from the "
+     "folder in which the host's ranks are started. Empty: ranks write to checkpoint.dir."},
     {"checkpoint.replicas", KeyType::kInteger, "0", "[0, 1]", KeyUse::kUsed, "", 0,
      "1: while it writes to checkpoint.local_dir, each rank also sends its part of a checkpoint to "
      "the next host, in the order of ranks, which keeps the newest one in memory. A host can then "
