@@ -19,7 +19,7 @@ enum ExitCode : int {
   kExitUsage = 64,      // Wrong usage, configuration or data; an exception of the user's module.
   kExitBug = 70,        // A bug of dtrain.
   kExitTemporary = 75,  // Node, network or storage; SIGTERM without a committed save.
-  kExitStop = 93,       // Budget spent or no progress: never requeue.
+  kExitStop = 93,       // No progress: never requeue.
   kExitInterrupted = 130,
   kExitTerminated = 143,  // SIGTERM and the save is committed.
 };

@@ -21,7 +21,7 @@ inline constexpr std::array<ExitRow, 7> kExitTable = {{
     {70, "a bug of dtrain", Restart::kOnce},
     {75, "temporary: node, network or storage lost, or SIGTERM without a committed save",
      Restart::kYes},
-    {93, "stop: restart budget spent or no progress", Restart::kNever},
+    {93, "no progress: three failures in a row without a new durable step", Restart::kNever},
     {130, "stopped by the user", Restart::kNever},
     {143, "stopped by SIGTERM", Restart::kRequeue},
 }};
