@@ -1,4 +1,5 @@
 """A stripped installation of a finished build: what all packages are made of."""
+import glob
 import os
 import re
 import shutil
@@ -6,6 +7,10 @@ import subprocess
 
 import elf
 from errors import PackageError
+
+
+# Pages about the project's own code and measurements, which are of no use without a clone.
+FOR_DEVELOPERS = {"ARCHITECTURE.md", "PERFORMANCE.md"}
 
 
 class Build:
@@ -67,8 +72,9 @@ def install(build, prefix):
             run(["strip", "--strip-debug", f"{prefix}/lib/{name}"])
     documents = f"{prefix}/share/doc/dtrain"
     os.makedirs(documents, exist_ok=True)
-    for name in ("LICENSE", "CHANGELOG.md", "docs/CONFIG.md", "docs/FAILURES.md"):
-        shutil.copy(f"{build.source}/{name}", documents)
+    pages = [path for path in glob.glob(f"{build.source}/docs/*.md") if os.path.basename(path) not in FOR_DEVELOPERS]
+    for path in (f"{build.source}/LICENSE", f"{build.source}/CHANGELOG.md", *pages):
+        shutil.copy(path, documents)
 
 
 def run(command, **options):

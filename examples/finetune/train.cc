@@ -34,7 +34,8 @@ constexpr char kAbout[] =
     "  --set finetune.overwrite=true\n"
     "                              Replace a model that is there when the run begins.\n"
     "The result goes to RUN_DIR/export: model/ with full; adapter/ (in PEFT's format)\n"
-    "and merged/ with lora. docs/MODELS.md has the details.\n";
+    "and merged/ with lora. docs/MODELS.md, in a package share/doc/dtrain/MODELS.md,\n"
+    "has the details.\n";
 
 // The file of finetune.out that names its run.
 constexpr char kExportMark[] = "dtrain-finetune.json";

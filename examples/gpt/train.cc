@@ -14,14 +14,15 @@ constexpr char kAbout[] =
     "Trains a decoder-only Transformer on token files. Choose its shape and weights:\n"
     "  --set model.config=FILE        Shape of a config.json (GPT-2, Llama, Qwen2 or\n"
     "                                 Qwen3), with random weights.\n"
-    "                                 examples/configs/models has some.\n"
+    "                                 examples/configs/models, in a package\n"
+    "                                 share/dtrain/configs/models, has some.\n"
     "  --set model.pretrained=FOLDER  Shape and weights of a Hugging Face folder.\n"
     "  --set model.hidden_size=N ...  A Llama of the shape that you give.\n"
     "  --set data.document_token=0    Keep attention inside each document of a sample.\n"
     "  --set sample.tokenizer=FOLDER  Tokenizer of the text that is shown at the end.\n"
     "                                 Default: the one in model.pretrained, else that\n"
     "                                 of the corpus.\n"
-    "docs/MODELS.md explains them.\n";
+    "docs/MODELS.md, in a package share/doc/dtrain/MODELS.md, explains them.\n";
 
 // A sample that cannot be made is no reason to fail a training that is done.
 absl::Status ShowSample(dtrain::Job& job, dtrain::Engine& engine, GptImpl& model,

@@ -116,6 +116,12 @@ class Wheel(unittest.TestCase):
         doctor = run(self, [f"{self.venv}/bin/dtrain", "doctor"], expect=None)
         self.assertRegex(doctor, r"LibTorch.*2\.\d+\.\d+.* in ")
 
+    def test_it_has_the_pages_for_users(self):
+        pages = os.listdir(f"{self.venv}/share/doc/dtrain")
+        self.assertIn("MODELS.md", pages)  # The help of dtrain-gpt names it.
+        self.assertIn("TUTORIAL.md", pages)
+        self.assertNotIn("ARCHITECTURE.md", pages)
+
     def test_it_trains_from_an_empty_folder(self):
         empty = f"{self.folder}/empty"
         os.mkdir(empty)
