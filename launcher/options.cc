@@ -44,7 +44,7 @@ Several nodes, started over ssh. Each line of the file is: HOST slots=RANKS
 In a Slurm job of several nodes it starts itself on all of them by srun:
   sbatch --nodes 2 --wrap "dtrain launch ./gpt config.json"
 
-With 2 to 4 hosts of the file, whatever happens to them; others are spares:
+Goes on with 2 to 4 hosts of the file when some are lost; the others are spares:
   dtrain launch --hostfile hosts --nnodes 2:4 ./gpt config.json
 
 Without ssh, one command on each node. Make the token file once and copy it:
@@ -121,8 +121,8 @@ void AddReuseFlags(CLI::App& app, Raw& raw, LaunchOptions& options) {
                "another one, or saved before a change of nodes, are used again");
   app.add_flag("--reserve", options.reserve,
                "Keep one more process of the program on each node, loaded and waiting, which takes "
-               "the place of the next lost rank at once. It costs the memory of a program that has "
-               "begun nothing (about 120 MB with LibTorch for CPUs) and no CPU time. Needs "
+               "the place of the next lost rank at once. It takes the memory of a program that has "
+               "just started (about 120 MB with LibTorch for CPUs) and no CPU time. Needs "
                "--max-restarts or --nnodes MIN:MAX. Default: off");
 }
 
@@ -136,9 +136,10 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   };
   add("--nproc-per-node", "N", options.ranks_per_node,
       "Number of ranks on this node: a number, auto (one for each GPU, or for each core where "
-      "there is no GPU), cpu (one for each core) or gpu (one for each GPU)");
+      "there is no GPU), cpu (one for each core) or gpu (one for each GPU). Without this option a "
+      "node of a Slurm job has one for each GPU, or one");
   add("--nnodes", "N", raw.nnodes,
-      "Number of nodes. MIN:MAX starts with what has come, trains on when nodes are lost or come "
+      "Number of nodes. MIN:MAX starts with MIN nodes or more, goes on when nodes are lost or come "
       "back, and keeps nodes above MAX as spares; the global batch stays the same");
   add("--node-rank", "N", raw.node_rank, "Number of this node, from 0");
   add("--rdzv-endpoint", "HOST:PORT", options.rendezvous,
@@ -182,8 +183,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_flag("--no-tensorboard", raw.no_tensorboard,
                "Write no TensorBoard files. Default: written to RUN_DIR/report/tensorboard");
   app.add_flag("-q,--quiet", options.quiet,
-               "Print errors only: no progress, and of the ranks' output what they write to stderr "
-               "or --tee chooses. Default: off");
+               "Print errors only: no progress, and only the ranks' output that goes to stderr or "
+               "that --tee chooses. Default: off");
   AddHostFlags(app, options.hosts);
   AddHiddenFlags(app, raw);
   for (CLI::Option* option : app.get_options()) {

@@ -125,7 +125,8 @@ void AddLooking(Commands& commands) {
       "Compare two checkpoints, however they are cut over ranks; exit code 1 when they differ",
       "runs/gpt runs/other --tolerance 1e-6", Diff);
   commands.Directory(diff, "A");
-  commands.Other(diff, "B", "The same of the other; of a run, the newest is taken");
+  commands.Other(diff, "B",
+                 "The other one, named likewise; a run stands for its newest checkpoint");
   commands.Tensors(diff, "tensors that are equal");
   diff.add_option("--tolerance", arguments.tolerance,
                   "Largest absolute difference of floats that counts as equal. Default: 0, bits "
@@ -149,7 +150,7 @@ void AddConverting(Commands& commands) {
       ->capture_default_str();
   CLI::App& from_files = commands.Add(
       "import",
-      "Make a run directory of weights alone: a Hugging Face folder or a .safetensors file",
+      "Make a run directory from weights alone: a Hugging Face folder or a .safetensors file",
       "Qwen2.5-0.5B runs/tuned --dtype bf16", ZeroOf<Import>);
   commands.Directory(from_files, "SOURCE", "Hugging Face folder, or one .safetensors file");
   commands.Other(from_files, "RUN_DIR", "Run directory to write; nothing may be there");
@@ -188,7 +189,7 @@ void AddClearing(Commands& commands) {
   AddRetention(prune, commands.arguments().keep);
   commands.DryRun(prune, "go");
   CLI::App& repair = commands.Add(
-      "repair", "Remove what crashed saves left, mend `latest`, name damage; needs an ended run",
+      "repair", "Remove leftovers of crashed saves, mend `latest`, name damage, in an ended run",
       "runs/gpt --dry-run", ZeroOf<RepairFolder>);
   commands.Directory(repair, "DIR", kWholeFolder);
   commands.DryRun(repair, "be done");

@@ -38,21 +38,20 @@ void AddDataOptions(CLI::App& app, Arguments& a) {
       ->option_text("PATH...")
       ->required();
   app.add_option("--sequence-length", a.data.sequence_length,
-                 "Tokens of a window; the last window of a file is as long as what is left. "
-                 "Default: the rows of packed samples, else 1024, or fewer where the model takes "
-                 "fewer")
+                 "Tokens of a window; the last window of a file may be shorter. Default: the rows "
+                 "of packed samples, else 1024, or fewer where the model takes fewer")
       ->option_text("TOKENS")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   app.add_option("--template", a.chat,
                  "The lines or rows are instruction data, written as: chatml, llama3, qwen, "
-                 "alpaca or plain; completions count. Default: they are texts")
+                 "alpaca or plain; only completions count. Default: they are texts")
       ->option_text("NAME");
   app.add_option("--text-key", a.data.text_key,
                  "Member of a JSONL line, or column of a Parquet file, that is its text")
       ->option_text("NAME")
       ->capture_default_str();
   app.add_option("--document-token", a.evaluate.documents.token,
-                 "Token id that ends documents, between which there is no attention then. "
+                 "Token id that ends documents. Attention then stays inside each document. "
                  "Default: a window is one text")
       ->option_text("ID")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));

@@ -37,8 +37,8 @@ void AddPromptOptions(CLI::App& app, Arguments& a) {
                  "FILE.jsonl; - is standard input. Default: the arguments")
       ->option_text("FILE");
   app.add_option("--template", a.chat,
-                 "A prompt is what a user says, written as: chatml, llama3, qwen, alpaca or "
-                 "plain. Default: it is the beginning of a text")
+                 "Write each prompt as the message of a user: chatml, llama3, qwen, alpaca or "
+                 "plain. Default: a prompt is the beginning of a text")
       ->option_text("NAME");
   app.add_option("--system", a.prompt.system,
                  "System text of --template. Default: the template's own")
@@ -46,7 +46,7 @@ void AddPromptOptions(CLI::App& app, Arguments& a) {
 }
 
 void AddChoiceOptions(CLI::App& app, Arguments& a) {
-  app.add_option("--max-tokens", a.generate.tokens_max, "Most tokens of a text")
+  app.add_option("--max-tokens", a.generate.tokens_max, "Largest number of tokens of a text")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->option_text("N")
       ->capture_default_str();
@@ -170,8 +170,8 @@ absl::Status Run(Arguments& a) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Writes text with a model: a published one, or what a training has left. It computes on "
-      "this machine's CPU.",
+      "Writes text with a model: a published one, or that of a training. It computes on this "
+      "machine's CPU.",
       kProgram);
   app.footer(
       "The text goes to standard output as it is written. It ends where the model writes\n"

@@ -58,7 +58,7 @@ void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
       ->option_text("NUMBER")
       ->check(AboveZero())
       ->capture_default_str();
-  app.add_option("--batch", options.batch, "Rows of a step, of all ranks")
+  app.add_option("--batch", options.batch, "Rows in a step, over all ranks")
       ->option_text("ROWS")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -73,8 +73,8 @@ void AddTrainingOptions(CLI::App& app, FinetuneOptions& options) {
       ->capture_default_str();
   app.add_option(
          "--run-dir", options.run_dir,
-         "Folder for records and checkpoints. Default: runs/NAME-HASH, of the whole path of "
-         "--out")
+         "Folder for records and checkpoints. Default: runs/NAME-HASH, which follows from the path "
+         "of --out")
       ->option_text("DIR");
   app.add_flag("--overwrite", options.overwrite,
                "Replace a model that is in --out and that this run has not written. Default: "
@@ -101,8 +101,8 @@ void AddDataOptions(CLI::App& app, FinetuneOptions& options) {
       ->option_text("FOLDER")
       ->required();
   app.add_option("--template", options.chat,
-                 "How samples are written: chatml, llama3, qwen, alpaca or plain. Default: as the "
-                 "model's own chat template, where that is one of them")
+                 "How samples are written: chatml, llama3, qwen, alpaca or plain. Default: the "
+                 "model's own chat template, if it is one of these")
       ->option_text("NAME")
       ->check(CLI::IsMember({"chatml", "llama3", "qwen", "alpaca", "plain"}));
   app.add_option("--sequence-length", options.sequence_length,

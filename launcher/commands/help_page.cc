@@ -22,8 +22,8 @@ size_t IndentOf(absl::string_view line) {
 
 bool HoldsRows(absl::string_view title) {
   return title == "Options" || title == "Arguments" || absl::StrContains(title, "ommands") ||
-         title == "Train" || title == "Prepare" || absl::StartsWith(title, "Look at") ||
-         absl::StartsWith(title, "Programs to launch");
+         title == "Train" || title == "Use a trained model" || title == "Prepare" ||
+         absl::StartsWith(title, "Look at") || absl::StrContains(title, "rograms");
 }
 
 void AppendWords(std::string* text, absl::string_view words) {

@@ -219,8 +219,9 @@ absl::Status ShowLogs(const LogsOptions& options, const Environment& environment
 int LogsCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
       "Shows the output of all ranks in the newest attempt of a run, and its metrics in the "
-      "columns of the run's metrics.console. Of a rank whose output is on another host's disk it "
-      "says how to see it there, while the job runs.",
+      "columns of the run's metrics.console. If a rank's output is on another host's disk, says "
+      "how "
+      "to see it there while the job runs.",
       "dtrain logs");
   LogsOptions options;
   app.add_option("RUN_DIR", options.run_dir, "Run directory")->required();

@@ -72,8 +72,9 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts) {
   add("-e,--exclude", "HOSTS", hosts.exclude,
       "Use all hosts and slots of the file but these. Default: none");
   add("--topology-conf", "FILE", hosts.topology_conf,
-      "Number the hosts so that those at one switch of the network are neighbours, by a file of "
-      "the form of Slurm's topology.conf. Default: as in the file of hosts");
+      "Number the hosts so that those at one switch of the network are neighbours. FILE has the "
+      "form of Slurm's topology.conf, or an address of each node a line, as in "
+      "SLURM_TOPOLOGY_ADDR. Default: the order of the hostfile");
   add("--ssh-port", "PORT", hosts.ssh_port, "Port of the hosts' ssh servers. Default: ssh's own");
   add("--launcher-args", "WORDS", hosts.launcher_args,
       "More options for ssh, for example \"-l USER\". No shell reads them. Default: none");
@@ -86,7 +87,7 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts) {
          "DTRAIN_, OMP_ or UCX_ and those in .deepspeed_env. May be repeated. Default: none")
       ->option_text("NAME[=VALUE]");
   add("--remote-dtrain", "PATH", hosts.dtrain,
-      "The program dtrain on the hosts. Default: the path of this one");
+      "Path of the program dtrain on the hosts. Default: the path of this one");
   app.add_flag("--dry-run", hosts.dry_run,
                "Print what would be started on each host, or on this node without --hostfile, and "
                "start nothing. Default: off");

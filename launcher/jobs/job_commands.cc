@@ -108,7 +108,7 @@ struct JobArguments {
 
   void AddRunDir(CLI::App& app) {
     app.add_option("RUN_DIR", run_dir,
-                   "Run directory of the job. May be left out where one job runs on this host");
+                   "Run directory of the job. May be left out if one job runs on this host");
   }
   void AddJson(CLI::App& app) {
     app.add_flag("--json", json, "Print JSON instead of text. Default: off");
@@ -157,9 +157,9 @@ absl::Status Drain(const JobFacts& job, const std::string& node) {
 
 int PsCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
-      "Lists the jobs of this user that have a node on this host, wherever their coordinator is: "
-      "for how long the job runs, the ranks that this node has or may have, its number, the number "
-      "of nodes that have ranks, the newest step of all, and the coordinator's address.",
+      "Lists the jobs of this user that have a node on this host. The columns are the launcher's "
+      "pid, the time since the job began, the ranks and the number of this node, the number of "
+      "nodes that have ranks, the newest step, and the coordinator's address.",
       "dtrain ps");
   JobArguments given;
   given.AddJson(app);
@@ -199,9 +199,10 @@ int PsCommand(const std::vector<std::string>& arguments, const Environment& envi
 
 int StatusCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   CLI::App app(
-      "Shows a running job: what each of its ranks on all nodes does, and when it last said so; "
-      "with --nnodes MIN:MAX also the nodes that have no ranks. Works on each host of the job. A "
-      "node that does not answer within a second is shown as such.",
+      "Shows what each rank of a running job does, on all its nodes, and when it last reported; "
+      "with --nnodes MIN:MAX also the nodes without ranks. Works on each host of the job. The "
+      "ranks "
+      "of a node that does not answer within a second have the phase \"?\".",
       "dtrain status");
   JobArguments given;
   given.AddRunDir(app);

@@ -56,11 +56,12 @@ void AddTopoFlags(CLI::App& app, TopoFlags& flags) {
   app.add_option("--nproc-per-node", flags.ranks,
                  "Also show the cores, GPU and NIC of each of N ranks. Default: no ranks")
       ->check(CLI::Range(1, 4096));
-  CLI::Option* const hwloc = add("--hwloc-xml", "FILE", flags.hwloc_xml,
-                                 "Show the machine of this file, which lstopo has written, in "
-                                 "place of this one. Default: this machine");
+  CLI::Option* const hwloc =
+      add("--hwloc-xml", "FILE", flags.hwloc_xml,
+          "Show the machine of a file that lstopo has written. Default: this "
+          "machine");
   CLI::Option* const nccl = add("--nccl-xml", "FILE", flags.nccl_xml,
-                                "Show the machine of this topology file of NCCL. Default: this "
+                                "Show the machine of a topology file of NCCL. Default: this "
                                 "machine");
   add("--sysfs", "DIR", flags.sysfs,
       "Show the machine whose /sys was copied to this folder. Default: this machine")
@@ -71,14 +72,15 @@ void AddTopoFlags(CLI::App& app, TopoFlags& flags) {
       "Write the topology as a file for NCCL_TOPO_FILE; - writes it to stdout and shows nothing "
       "else. Default: not written");
   add("--topology-conf", "FILE", flags.topology_conf,
-      "Also show the switches of the cluster, by a file of the form of Slurm's topology.conf or "
-      "with an address of each node a line, as in SLURM_TOPOLOGY_ADDR. Default: this node's "
+      "Also show the switches of the cluster. FILE has the form of Slurm's topology.conf, or an "
+      "address of each node a line, as in SLURM_TOPOLOGY_ADDR. Default: this node's "
       "SLURM_TOPOLOGY_ADDR");
   add("--host", "NAME", flags.host,
       "The name of this node in the file of --topology-conf. Default: its host name");
-  app.add_flag("--measure", flags.measure,
-               "Measure the latencies between the hosts of a job, and show the switches that they "
-               "show. It runs as the job's ranks, one on each host. Default: off")
+  app.add_flag(
+         "--measure", flags.measure,
+         "Find the network's switches by the latencies between the hosts of a job. Start it as "
+         "the ranks of a job, one on each host. Default: off")
       ->excludes("--topology-conf");
   add("--write-topology-conf", "FILE", flags.write_topology_conf,
       "Write the switches as a file for --topology-conf. Default: not written");
@@ -86,7 +88,7 @@ void AddTopoFlags(CLI::App& app, TopoFlags& flags) {
       "Also show the variables for NCCL that this kind of network needs: oci, gcp, aws-efa, azure "
       "or roce-generic. Default: none");
   app.footer(
-      "What is not known reads \"unknown\".\n\n"
+      "A value that is not known reads \"unknown\".\n\n"
       "Examples:\n"
       "  dtrain topo\n"
       "  dtrain topo --nproc-per-node 8\n"

@@ -67,6 +67,20 @@ TEST(ParseHelp, ReadsTheOverviewAndAGroup) {
   EXPECT_EQ(overview.RowsOf("Train")[1].name, "launch");
 }
 
+TEST(ParseHelp, EverySectionOfTheOverviewHasRows) {
+  const HelpPage overview =
+      ParseHelp(OverviewText({"bench-comm", "config", "eval", "generate", "gpt", "mine"}));
+  std::vector<std::string> titles;
+  for (const HelpSection& section : overview.sections) {
+    if (!section.title.empty() && section.title != "Examples") {
+      titles.push_back(section.title);
+      EXPECT_FALSE(section.rows.empty()) << section.title;
+    }
+  }
+  EXPECT_EQ(titles.size(), 7U);
+  EXPECT_EQ(overview.RowsOf("Use a trained model").size(), 2U);
+}
+
 TEST(ManPage, EscapesWhatRoffReads) {
   const std::string page = ManPage("dtrain-look", "1.2", ParseHelp(kHelp));
   EXPECT_THAT(page, AllOf(HasSubstr(".TH DTRAIN-LOOK 1 \"\" \"dtrain 1.2\" \"dtrain\"\n"),

@@ -244,7 +244,7 @@ void PrepareCommand::AddLimits() {
       ->capture_default_str();
   app_->add_option("--format", a.format, "Format of the files: llmc or megatron")
       ->capture_default_str();
-  app_->add_option("--shard-tokens", a.text.shard_tokens, "Most tokens of one file")
+  app_->add_option("--shard-tokens", a.text.shard_tokens, "Largest number of tokens in a file")
       ->capture_default_str();
   app_->add_option("--skip-bad", a.text.skip_bad,
                    "Leave out up to N records that cannot be read, such as lines that are no JSON")
@@ -257,8 +257,8 @@ void PrepareCommand::AddLimits() {
       ->delimiter(',')
       ->allow_extra_args(false);  // The next argument is a source.
   app_->add_option("--max-mb", a.max_megabytes,
-                   "Stop after this much text, in MiB. Default: 64 where bytes of folders are "
-                   "tokens (below 2048), else all text");
+                   "Take at most this much text, in MiB. Default: all text; for folders without "
+                   "--tokenizer 64, and allowed there: below 2048");
   app_->add_option("--max-file-bytes", a.text.file_bytes_max,
                    "Leave out text files of folders with more bytes than this")
       ->capture_default_str();
