@@ -44,7 +44,7 @@ Several nodes, started over ssh. Each line of the file is: HOST slots=RANKS
 In a Slurm job of several nodes it starts itself on all of them by srun:
   sbatch --nodes 2 --wrap "dtrain launch ./gpt config.json"
 
-Goes on with 2 to 4 hosts of the file when some are lost; the others are spares:
+With 2 to 4 hosts of the file, also when some are lost; the others are spares:
   dtrain launch --hostfile hosts --nnodes 2:4 ./gpt config.json
 
 Without ssh, one command on each node. Make the token file once and copy it:
@@ -136,8 +136,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   };
   add("--nproc-per-node", "N", options.ranks_per_node,
       "Number of ranks on this node: a number, auto (one for each GPU, or for each core where "
-      "there is no GPU), cpu (one for each core) or gpu (one for each GPU). Without this option a "
-      "node of a Slurm job has one for each GPU, or one");
+      "there is no GPU), cpu (one for each core) or gpu (one for each GPU). In a Slurm job the "
+      "default is one for each GPU, if there are any");
   add("--nnodes", "N", raw.nnodes,
       "Number of nodes. MIN:MAX starts with MIN nodes or more, goes on when nodes are lost or come "
       "back, and keeps nodes above MAX as spares; the global batch stays the same");

@@ -174,8 +174,8 @@ int main(int argc, char** argv) {
       "machine's CPU.",
       kProgram);
   app.footer(
-      "The text goes to standard output as it is written. It ends where the model writes\n"
-      "an end token, which its files name, or after --max-tokens.\n\n"
+      "The text goes to standard output as it is written. It ends at an end token that\n"
+      "the model's files name, or after --max-tokens.\n\n"
       "Examples:\n"
       "  dtrain generate runs/gpt \"Once upon\"\n"
       "  dtrain generate Qwen2.5-0.5B \"The capital of France is\"\n"

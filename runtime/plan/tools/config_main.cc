@@ -52,9 +52,9 @@ absl::Status Check(const CheckArguments& arguments) {
   if (arguments.all) {
     Print(DumpJson(config.values_in_force(), 2) + "\n");
   }
-  Print(
-      absl::StrFormat("identity %016x (a checkpoint can be resumed only with the same identity)\n",
-                      config.identity_hash()));
+  Print(absl::StrFormat(
+      "identity %016x (a run is resumed with the same one, or with --accept-change)\n",
+      config.identity_hash()));
   return absl::OkStatus();
 }
 
