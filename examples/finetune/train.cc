@@ -22,7 +22,9 @@ namespace {
 
 constexpr char kAbout[] =
     "Fine-tunes the model in model.pretrained, a Hugging Face folder (GPT-2, Llama,\n"
-    "Qwen2 or Qwen3):\n"
+    "Qwen2 or Qwen3).\n"
+    "\n"
+    "Method and result:\n"
     "  --set finetune.method=lora  Train adapters beside frozen weights (the default).\n"
     "                              finetune.lora has r, lora_alpha, lora_dropout,\n"
     "                              use_rslora and target_modules.\n"
@@ -33,6 +35,7 @@ constexpr char kAbout[] =
     "                              directory.\n"
     "  --set finetune.overwrite=true\n"
     "                              Replace a model that is there when the run begins.\n"
+    "\n"
     "The result goes to RUN_DIR/export: model/ with full; adapter/ (in PEFT's format)\n"
     "and merged/ with lora. docs/MODELS.md, in a package share/doc/dtrain/MODELS.md,\n"
     "has the details.\n";

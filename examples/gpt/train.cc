@@ -11,7 +11,9 @@
 namespace {
 
 constexpr char kAbout[] =
-    "Trains a decoder-only Transformer on token files. Choose its shape and weights:\n"
+    "Trains a decoder-only Transformer on token files.\n"
+    "\n"
+    "Shape, weights and text:\n"
     "  --set model.config=FILE        Shape of a config.json (GPT-2, Llama, Qwen2 or\n"
     "                                 Qwen3), with random weights.\n"
     "                                 examples/configs/models, in a package\n"
@@ -22,6 +24,7 @@ constexpr char kAbout[] =
     "  --set sample.tokenizer=FOLDER  Tokenizer of the text that is shown at the end.\n"
     "                                 Default: the one in model.pretrained, else that\n"
     "                                 of the corpus.\n"
+    "\n"
     "docs/MODELS.md, in a package share/doc/dtrain/MODELS.md, explains them.\n";
 
 // A sample that cannot be made is no reason to fail a training that is done.

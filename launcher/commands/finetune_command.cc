@@ -253,10 +253,11 @@ int FinetuneCommand(const std::vector<std::string>& arguments, const Environment
   app.footer(
       "Makes tokens with the model's tokenizer, trains on completions alone, and merges\n"
       "the adapters into the weights. Ctrl-C saves and stops; the same command goes on.\n"
-      "`dtrain finetune CONFIG.json` trains on token files by a configuration of your own.\n\n"
+      "`dtrain finetune CONFIG.json` trains with a configuration and token files of\n"
+      "your own.\n\n"
       "Examples:\n"
       "  dtrain finetune Qwen2.5-0.5B-Instruct chats.jsonl --out tuned\n"
-      "  dtrain finetune gpt2 tasks.jsonl --template alpaca --full --nproc 2 --out tuned\n"
+      "  dtrain finetune gpt2 tasks.jsonl --template alpaca --full --out tuned\n"
       "  dtrain generate tuned --template qwen \"Why is the sky blue?\"");
   FinetuneOptions options;
   AddDataOptions(app, options);

@@ -32,16 +32,18 @@ quick start.
 2. Starts dtrain-gpt with the default configuration. Ctrl-C saves and stops; the
    same command goes on from the last checkpoint.
 
-All arguments go to dtrain-gpt:
+All arguments go to dtrain-gpt.
+
+Options:
   --set KEY=VALUE  Change a value of the configuration. May be repeated.
                    `dtrain config docs` lists all keys. Default: no change.
   --run-dir DIR    Folder for records and checkpoints. Default: runs/gpt.
   --fresh          Move the run that is there aside and start at step 0.
                    Default: off.
   --accept-change KEY
-                   Continue the run that is there although KEY has another
-                   value, such as optimizer.params.lr, scheduler or
-                   train_batch_size. May be repeated. Default: none.
+                   Continue the run that is there although KEY, such as
+                   optimizer.params.lr, scheduler or train_batch_size, has
+                   another value. May be repeated. Default: none.
 
 Examples:
   dtrain train

@@ -92,10 +92,10 @@ std::string ProgramHelp(const std::string& program, const std::string& about) {
   return absl::StrCat(
       about, about.empty() ? "" : "\n", "Usage: ", program,
       " CONFIG.json [--set KEY=VALUE]... [--run-dir DIR] [--fresh]\n",
-      "         [--accept-change KEY]...\n\n",
+      "         [--accept-change KEY]...\n\n", "Arguments:\n",
       "  CONFIG.json        Configuration. Its keys have DeepSpeed's names. Comments are\n",
-      "                     allowed. --deepspeed_config CONFIG.json does the same.\n",
-      "  --set KEY=VALUE    Change a value of the configuration. May be repeated.\n",
+      "                     allowed. --deepspeed_config CONFIG.json does the same.\n\n",
+      "Options:\n", "  --set KEY=VALUE    Change a value of the configuration. May be repeated.\n",
       "  --run-dir DIR      Folder for records and checkpoints. A run that is there\n",
       "                     continues. Default: DTRAIN_RUN_DIR, else runs/PROGRAM.\n",
       "  --fresh            Move the run that is there aside and start at step 0.\n",

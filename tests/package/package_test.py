@@ -86,6 +86,9 @@ class Package(unittest.TestCase):
         self.assertIn("dtrain-checkpoint-list.1", pages)
         with open(f"{self.prefix}/share/man/man1/dtrain-launch.1", encoding="utf-8") as file:
             self.assertIn("\\-\\-nproc\\-per\\-node N\n", file.read())
+        for command in ("train", "gpt"):
+            offered = self.run_program([f"{self.prefix}/bin/dtrain", "complete", "--", command, "--a"]).stdout
+            self.assertEqual(offered, "--accept-change\n")
         for name in ("bash-completion/completions/dtrain", "zsh/site-functions/_dtrain"):
             with open(f"{self.prefix}/share/{name}", encoding="utf-8") as file:
                 self.assertIn("complete -- ", file.read())
