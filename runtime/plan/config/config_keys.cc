@@ -19,7 +19,7 @@ constexpr ConfigKey kKeys[] = {
      "train_steps: the run takes train_epochs * windows of data.train / train_batch_size steps, "
      "rounded up. With data of its own, a program says how many steps an epoch takes "
      "(Job::SetStepsPerEpoch). An epoch of a mixture is as many samples as its parts hold "
-     "together. --set of train_steps or train_epochs takes the place of the file's other one."},
+     "together. With --set, train_steps and train_epochs replace each other."},
     {"eval_interval", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Evaluates after every N steps and after the last one. 0 turns evaluation off."},
     {"eval_batches", KeyType::kInteger, "16", "[1, inf)", KeyUse::kUsed, "", 0,
@@ -138,7 +138,8 @@ constexpr ConfigKey kKeys[] = {
      "Settings of single engines of a program that has several: an object with an object for each "
      "engine by its name, as the program gives it (EngineOptions::name). Its keys are lr, "
      "weight_decay, betas and eps, which replace those of optimizer.params, gradient_clipping, "
-     "gradient_accumulation_steps and param_groups. What is absent holds as for all engines."},
+     "gradient_accumulation_steps and param_groups. A key that is absent has the value of all "
+     "engines."},
     {"optimizer.skip_unused_parameters", KeyType::kBool, "false", "", KeyUse::kUsed, "", kIdentity,
      "Leaves parameters that no rank's loss used in a step as they are, with their states, as "
      "torch does with parameters that have no gradient. Such a step does not count as one of "
@@ -250,8 +251,8 @@ constexpr ConfigKey kKeys[] = {
      "Folder, on a disk of each host's own, in which blocks of token files at addresses are kept. "
      "The ranks of a host and later runs share it. Empty: ~/.cache/dtrain."},
     {"data.cache_limit", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Largest number of bytes in data.cache_dir. Blocks that were not read for longest leave "
-     "first. 0: half of what is free on its disk, with what the folder holds counted as free."},
+     "Largest number of bytes in data.cache_dir. The least recently read blocks are removed first. "
+     "0: half of the free space of its disk, where the folder's own bytes count as free."},
     {"data.remote_timeout_s", KeyType::kNumber, "60", "(0, 86400]", KeyUse::kUsed, "", 0,
      "Time in seconds for which a read of a token file at an address tries again when the server "
      "fails or cannot be reached. Then the run ends with an error that names the address. "
@@ -290,8 +291,8 @@ constexpr ConfigKey kKeys[] = {
      "number. 0 keeps none of them."},
     {"checkpoint.keep_best", KeyType::kInteger, "0", "[0, 1000000]", KeyUse::kUsed, "", 0,
      "Keeps, beside the newest ones, this many checkpoints with the best value of "
-     "checkpoint.best_metric. A checkpoint has the value that was logged at its step; one of a "
-     "step without a value is none of the best. 0 keeps none for its value."},
+     "checkpoint.best_metric. A checkpoint has the value that was logged at its step; without one "
+     "it is not among the best. 0 keeps none of them."},
     {"checkpoint.best_metric", KeyType::kString, "\"eval/loss\"", "", KeyUse::kUsed, "", 0,
      "Name of the metric that the program logs and by which checkpoint.keep_best chooses."},
     {"checkpoint.best_is", KeyType::kString, "\"smallest\"", "smallest|largest", KeyUse::kUsed, "",
@@ -304,12 +305,12 @@ constexpr ConfigKey kKeys[] = {
      "the copy. If a save comes due while one is still being written on some rank, it is skipped "
      "and counted. false: training stands still until a checkpoint is complete."},
     {"checkpoint.staging_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
-     "Bytes of memory that a rank may use to copy, for checkpoint.async, what a checkpoint holds: "
-     "weights, also those that stage 3 gathers, states, module buffers and tracked tensors. It is "
-     "page-locked if the rank trains on a GPU. With fewer than they take, they are copied in "
+     "Largest number of bytes of memory that a rank uses for the copies of checkpoint.async: "
+     "weights (also those that stage 3 gathers), states, module buffers and tracked tensors. The "
+     "memory is page-locked if the rank trains on a GPU. If the copies need more, they are made in "
      "waves, and training waits until enough is written: when the save starts and in the next "
-     "update. The smallest is 4194304, or 8388608 on a GPU. 0 takes as many as they are, but at "
-     "most a quarter of the free memory of the node, divided among its ranks."},
+     "update. The least value is 4194304, or 8388608 on a GPU. 0: as much as the copies need, but "
+     "at most a quarter of the free memory of the node, divided among its ranks."},
     {"checkpoint.write_rate", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Largest number of bytes a second that a rank writes of a checkpoint in the background, so "
      "that other users of a shared file system are not held up. The limit does not hold while "
@@ -334,9 +335,9 @@ constexpr ConfigKey kKeys[] = {
      "folder in which the host's ranks are started. Empty: ranks write to checkpoint.dir."},
     {"checkpoint.replicas", KeyType::kInteger, "0", "[0, 1]", KeyUse::kUsed, "", 0,
      "1: while it writes to checkpoint.local_dir, each rank also sends its part of a checkpoint to "
-     "the next host, in the order of ranks, which keeps the newest one in memory. A host can then "
-     "be lost without a step that was durable. The files outlive the ranks and are removed when "
-     "the run has ended. A replica that cannot be written fails no checkpoint. The step journal "
+     "the next host, in the order of ranks, which keeps the newest one in memory. The loss of one "
+     "host then loses no durable step. The files outlive the ranks and are removed when the run "
+     "has ended. A replica that cannot be written fails no checkpoint. The step journal "
      "(checkpoint.journal) is kept there too: a step counts as durable when both have it."},
     {"checkpoint.replica_dir", KeyType::kString, "\"/dev/shm\"", "", KeyUse::kUsed, "", 0,
      "Folder in memory (tmpfs) for checkpoint.replicas. A relative path starts from the folder in "
@@ -344,22 +345,23 @@ constexpr ConfigKey kKeys[] = {
     {"checkpoint.replica_memory", KeyType::kInteger, "0", "[0, inf)", KeyUse::kUsed, "", 0,
      "Largest number of bytes of memory that a host may use for checkpoint.replicas. It needs two "
      "times what the ranks of another host save: the newest whole checkpoint and the one that is "
-     "being written. A run that needs more is refused. The step journal takes what they leave. 0: "
-     "as much as is free, of which the journal takes at most half of what they leave."},
+     "being written. A run that needs more is refused. The step journal uses what the checkpoints "
+     "leave. 0: all that is free; the journal then uses at most half of what the checkpoints "
+     "leave."},
     {"checkpoint.max_shard_size", KeyType::kInteger, "50000000000", "[1, inf)", KeyUse::kUsed, "",
      0,
      "Largest number of bytes of weights in one .safetensors file, for checkpoints and exports. "
      "Larger models are split into several files with an index. One tensor is never split."},
     {"checkpoint.journal", KeyType::kString, "\"off\"", "off|async|sync", KeyUse::kUsed, "", 0,
      "Keeps a journal of the steps between checkpoints, in the folder journal/ beside them, so "
-     "that a run resumes behind its last step. Each rank writes its part of each step's reduced "
+     "that a run resumes after its last step. Each rank writes its part of each step's reduced "
      "gradient, and a run that resumes takes the same updates again, with the same bits, on any "
      "number of ranks. \"async\": a step is durable when the next one ends, so that at most one is "
      "lost. \"sync\": it is durable when MaybeSave returns; with a GPU, MaybeSave then waits for "
-     "the device too. The steps before a durable checkpoint are removed. For one engine, and "
-     "optimizers that look at one element at a time: not LAMB, Muon or one of the program's own. A "
-     "journal that fails, or that the disk is too slow for, switches itself off with a warning "
-     "until the next checkpoint."},
+     "the device too. The steps before a durable checkpoint are removed. It works with one engine, "
+     "and with optimizers that treat each element by itself, so not with Lamb, Muon or a program's "
+     "own optimizer. If the journal fails, or the disk is too slow for it, it switches itself off "
+     "with a warning until the next checkpoint."},
     {"checkpoint.journal_dtype", KeyType::kString, "\"bf16\"", "bf16|fp32", KeyUse::kUsed, "", 0,
      "Type in which the journal holds gradients. With \"bf16\", 2 bytes a parameter and step, "
      "every update takes the gradient rounded to bf16. With \"fp32\", 4 bytes, training has the "

@@ -175,8 +175,8 @@ constexpr ConfigKey kOtherKeys[] = {
      "docs/MODELS.md lists the keys of the example."},
     {"origins", KeyType::kFree, "{}", "", KeyUse::kUsed, "", 0,
      "In the config.json of a run directory, says where each value came from. dtrain writes this "
-     "key. By it a run's config.json that is used again lets what followed from the run's "
-     "length follow anew."},
+     "key. If a run's config.json is used again, values that followed from the run's length are "
+     "thus computed anew."},
 };
 
 }  // namespace
