@@ -8,10 +8,10 @@ and the goals are set against that. help: `dtrain --help`. killed: SIGKILL of ra
 --max-restarts; the seconds to the launcher's word about it, to the end of the next step, and to the first
 step that had not been taken before, with the survivor's process and (--no-reuse) with new ones. hang: the
 same of SIGSTOP. node: one of two hosts loses its power and its network, with a third one as a spare and
-without. Every loss of dtrain's run must be that of a run without the fault. torchft takes the same two
-faults of ranks where its package is installed. simulated: the start of thousands of ranks, with the agents'
-and ranks' real messages. random: the random faults of tests/faults/random_faults_test.py, for
---fault-seconds.
+without. Every loss of dtrain's run must be that of a run without the fault. torchrun takes the same faults,
+and torchft where its package is installed; launches/peer_faults.py says with which limits. simulated: the
+start of thousands of ranks, with the agents' and ranks' real messages. random: the random faults of
+tests/faults/random_faults_test.py, for --fault-seconds.
 
 Programs take turns in each round; a ratio is of one round, and tables and goals show medians. A run
 replaces the parts that it measures in the results file.
@@ -32,6 +32,7 @@ import fault_run  # noqa: E402
 import launch_faults as faults  # noqa: E402
 import links  # noqa: E402
 import lost_node  # noqa: E402
+import peer_faults  # noqa: E402
 import ssh_hosts  # noqa: E402
 import torchft_job  # noqa: E402
 from jobs import QUIET, first_forward, launch_command, records, run_job  # noqa: E402
@@ -49,7 +50,7 @@ PARTS = {part: ("name",) for part in ("start", "hosts", "help", "killed", "hang"
 # {way: the head of its column}
 WAYS = {"dtrain": "dtrain", "dtrain --no-reuse": "dtrain with `--no-reuse`", "torchrun": "torchrun",
         "torchrun-cpu": "torchrun without CUDA's libraries", "torchft": "torchft"}
-USUAL = [part for part in PARTS if part != "random"]  # All of them within ten minutes.
+USUAL = [part for part in PARTS if part != "random"]  # All of them within half an hour: the peers' faults take long.
 FIRST_FORWARD_S, OF_TORCHRUN, TWO_HOSTS_OF_TORCHRUN, HELP_S = 0.5, 1 / 8, 1 / 4, 0.020
 SEEN_S, NEXT_STEP_S = 0.050, 0.3
 NODE_SEEN_S, NODE_WITH_SPARE_S, NODE_WITHOUT_S = 1, 2, 5
@@ -163,37 +164,33 @@ def without_fault(args):
     return in_folder(losses)
 
 
-def torchft_ways(args, signal_number):
-    if why := torchft_job.why_not():
+def fault_row(args, name, fault, ours, peers):
+    """A fault of dtrain's jobs and of the peers'. `fault`: its name in peer_faults.NOTES; `ours` and `peers`:
+    {way: function of a folder}."""
+    if "torchft" in peers and (why := torchft_job.why_not()):
         print(f"bench: without torchft: {why}", file=sys.stderr)
-        return {}
-    return {"torchft": lambda folder: torchft_job.fault(args, folder, signal_number)}
+        del peers["torchft"]
+    return {"name": name, "rounds": interleaved(args, name, {**ours, **peers}),
+            **{key: {way: texts[way] for way in peers}
+               for key, texts in (("limits", peer_faults.LIMITS), ("peers", peer_faults.NOTES[fault]))}}
+
+
+def rank_faults(args, by):
+    return {"torchrun": lambda folder: peer_faults.torchrun(args, folder, by),
+            "torchft": lambda folder: torchft_job.fault(args, folder, by)}
 
 
 def measure_killed(args):
     right = without_fault(args)
-    ways = {"dtrain": lambda folder: faults.kill_ours(args, folder, right),
-            "dtrain --no-reuse": lambda folder: faults.kill_ours(args, folder, right, ["--no-reuse"]),
-            "torchrun": lambda folder: faults.kill_torchrun(args, folder),
-            **torchft_ways(args, signal.SIGKILL)}
-    return [{"name": "SIGKILL of rank 1", "rounds": interleaved(args, "killed", ways)}]
-
-
-def with_peers_once(args, what, ours, peers):
-    """Rounds of dtrain alone, and one more of the peers that do not notice the fault within the time that they
-    are given."""
-    rounds = interleaved(args, what, {"dtrain": ours})
-    for way, measure in peers.items():
-        rounds[0][way] = in_folder(measure)
-        print(f"{what}: {way} {rounds[0][way]}", flush=True)
-    return rounds
+    ours = {"dtrain": lambda folder: faults.kill_ours(args, folder, right),
+            "dtrain --no-reuse": lambda folder: faults.kill_ours(args, folder, right, ["--no-reuse"])}
+    return [fault_row(args, "SIGKILL of rank 1", "killed", ours, rank_faults(args, signal.SIGKILL))]
 
 
 def measure_hang(args):
     right = without_fault(args)
-    return [{"name": "SIGSTOP of rank 1", "rounds": with_peers_once(
-        args, "hang", lambda folder: faults.hang_ours(args, folder, right),
-        {"torchrun": lambda folder: faults.hang_torchrun(args, folder), **torchft_ways(args, signal.SIGSTOP)})}]
+    ours = {"dtrain": lambda folder: faults.hang_ours(args, folder, right)}
+    return [fault_row(args, "SIGSTOP of rank 1", "hang", ours, rank_faults(args, signal.SIGSTOP))]
 
 
 def measure_node(args):
@@ -202,13 +199,14 @@ def measure_node(args):
         return []
     right = without_fault(args)
     rows = []
-    for name, with_spare in (("loss of a host, with a spare", True), ("loss of a host, without a spare", False)):
-        def ours(folder, with_spare=with_spare):
-            return lost_node.ours(args, folder, with_spare, right)
+    for fault, with_spare in (("spare", True), ("no spare", False)):
+        def way(measure, *more, with_spare=with_spare):
+            return lambda folder: measure(args, folder, with_spare, *more)
 
-        # torchrun has no agent that waits beside a job.
-        peers = {} if with_spare else {"torchrun": lambda folder: lost_node.torchrun(args, folder, sys.executable)}
-        rows.append({"name": name, "rounds": with_peers_once(args, name, ours, peers)})
+        rows.append(fault_row(args, f"loss of a host, {'with' if with_spare else 'without'} a spare", fault,
+                              {"dtrain": way(lost_node.ours, right)},
+                              {"torchrun": way(lost_node.torchrun, sys.executable),
+                               "torchft": way(lost_node.torchft)}))
     return rows
 
 

@@ -357,6 +357,31 @@ def checkpoint_goals(files):
     return table(("goal", "what", "measured", "", ""), rows, "llrrl")
 
 
+def launch_cell(row, way, key):
+    """The median in ms; where it did not come in time in some rounds, how many these are; "" where none has it."""
+    if key is None:
+        value = launch.median(row, way)
+        return "" if value is None else f"{value * 1e3:,.0f}"
+    taken = [one[way] for one in row["rounds"] if way in one]
+    known = [one[key] for one in taken if key in one]
+    # Which step is a new one was measured of dtrain alone.
+    late = [one["not_within_s"] for one in taken if key not in ("new_step_s", *one) and "not_within_s" in one]
+    over = f"over {max(late) * 1e3:,.0f}" if late else ""
+    if not known:
+        return over
+    value = f"{statistics.median(known) * 1e3:,.0f}"
+    return f"{value}; {over} in {len(late)} of {len(taken)}" if late else value
+
+
+def peers_of_faults(rows):
+    """How the peers get over the faults, and with which limits, for the rows that say so."""
+    limits = dict.fromkeys(f"- {launch.WAYS[way]}: {text}." for row in rows for way, text in
+                           row.get("limits", {}).items())  # The same for all faults, if they are of one run.
+    ways = ["- {}: {}.".format(row["name"], "; ".join(f"{launch.WAYS[way]} {text}" for way, text in
+                                                      row["peers"].items())) for row in rows if row.get("peers")]
+    return ["", "The limits of the peers, and how they get over the faults:", "", *limits, *ways] if ways else []
+
+
 def launch_times(files):
     found = only(files)
     goals = {goal["name"].removeprefix("launch."): goal for goal in found["goals"]}
@@ -369,12 +394,7 @@ def launch_times(files):
                 "; ".join(cell_of(goal) for goal in shown))
 
     def row_of(what, row, key, names):
-        def cell(way):
-            waited = launch.median(row, way, "not_within_s") if key else None
-            value = launch.median(row, way, key) if waited is None else waited
-            return "" if value is None else f"{'' if waited is None else 'over '}{value * 1e3:,.0f}"
-
-        return (what, *map(cell, launch.WAYS), *goal_cells(*names))
+        return (what, *(launch_cell(row, way, key) for way in launch.WAYS), *goal_cells(*names))
 
     rows = [row_of(f"{row['name']}: to the first forward", row, None, (name,))
             for part, name in (("start", "first_forward"), ("hosts", "two_hosts")) for row in found.get(part, [])]
@@ -396,7 +416,8 @@ def launch_times(files):
              for row in found.get("simulated", [])]
     rows += [(f"{row['name']}: time in correct steps", percent(row["goodput"], 1), *[""] * (len(launch.WAYS) - 1),
               *goal_cells("random_")) for row in found.get("random", [])]
-    return table(("ms", *launch.WAYS.values(), "goals", ""), rows, "l" + "r" * len(launch.WAYS) + "ll")
+    return table(("ms", *launch.WAYS.values(), "goals", ""), rows, "l" + "r" * len(launch.WAYS) + "ll") + (
+        peers_of_faults([row for part in ("killed", "hang", "node") for row in found.get(part, [])]))
 
 
 def tokens(files):

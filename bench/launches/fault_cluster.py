@@ -92,17 +92,21 @@ class Cluster:
     def start(self, node, sets=()):
         """Starts the agent of `node`. All get the same command, again and again, as a scheduler gives it."""
         self.sets = sets or self.sets
-        cpus = sorted(os.sched_getaffinity(0))
-        # Hosts share no core with those that train beside them. Each keeps a process in reserve, the spare too.
-        words = ["ip", "netns", "exec", self.spaces[node], "taskset", "-c", str(cpus[min(node, len(cpus) - 1)]),
-                 self.dtrain, "launch", "--nnodes", "1:2", "--node-rank", str(node),
+        # Each keeps a process in reserve, the spare too.
+        words = [self.dtrain, "launch", "--nnodes", "1:2", "--node-rank", str(node),
                  "--rdzv-endpoint", f"{address(0)}:{ENDPOINT_PORT}", "--token-file", f"{self.folder}/token",
                  "--rdzv-conf", "last_call_timeout=30", "--max-restarts", "100000", "--reserve",
                  "--local-addr", address(node), "--run-dir", self.run_dir, "--", *self.program]
         for value in self.sets:
             words += ["--set", value]
+        self.start_program(node, words)
+
+    def start_program(self, node, words):
+        """Starts the host's agent. Hosts share no core with those that train beside them."""
+        cpus = sorted(os.sched_getaffinity(0))
+        place = ["ip", "netns", "exec", self.spaces[node], "taskset", "-c", str(cpus[min(node, len(cpus) - 1)])]
         with open(self._log(node), "a", encoding="utf-8") as log:
-            self.agents[node] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log,
+            self.agents[node] = subprocess.Popen([*place, *words], stdin=subprocess.DEVNULL, stdout=log,
                                                  stderr=subprocess.STDOUT, start_new_session=True,
                                                  env=self.environment)
 

@@ -1,5 +1,5 @@
-"""A rank that is killed or stopped under `dtrain launch`, torchrun and torchft: when somebody says so, and when
-training takes the next step."""
+"""A rank that is killed or stopped under `dtrain launch`: when it says so, and when training takes the next step.
+peer_faults.py has the same of the peers."""
 import contextlib
 import json
 import os
@@ -10,12 +10,10 @@ import threading
 import time
 
 from jobs import command_line, descendants, is_rank, records, series
-from peers import is_rank_of, twin_command, twin_environment
 from runner import fail, set_words
 
 KILL_AT_STEP, STEPS, RESTARTS = 50, 200, 3
 WITHIN_S = 120
-NOTICED_WITHIN_S = 20  # How long a peer is given to notice a fault for which it may have no means.
 # Steps of a few milliseconds, so that what is measured is the recovery.
 SMALL = ("model.hidden_size=64", "model.intermediate_size=128", "model.num_hidden_layers=2",
          "model.num_attention_heads=4", "model.num_key_value_heads=4", "data.sequence_length=64",
@@ -45,13 +43,31 @@ class Said(threading.Thread):
         return "".join(line for _, line in self.lines)
 
 
+def signal_all(pids, number):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def end_job(process):
+    """Kills all processes of a job that runs. They are stopped first, so that none starts another one meanwhile."""
+    if process.poll() is not None:
+        return
+    found = set()
+    while new := {process.pid, *descendants(process.pid)} - found:
+        signal_all(new, signal.SIGSTOP)
+        found |= new
+    signal_all(found, signal.SIGKILL)
+    process.wait(WITHIN_S)
+
+
 def wait_for(look, process, said, what):
     """The first result of `look` that is not None."""
     end = time.monotonic() + WITHIN_S
     while (found := look()) is None:
-        if process.poll() is not None or time.monotonic() > end:
-            process.kill()
-            sys.exit(f"bench: {what} did not come within {WITHIN_S} s, exit {process.poll()}:\n{said.text()[-3000:]}")
+        if (code := process.poll()) is not None or time.monotonic() > end:
+            end_job(process)
+            sys.exit(f"bench: {what} did not come within {WITHIN_S} s, exit {code}:\n{said.text()[-3000:]}")
         time.sleep(0.002)
     return found
 
@@ -103,14 +119,13 @@ def started(command, env, steps_of):
     return process, said
 
 
-class Hung(Exception):
-    """A job that did not end in time behind its fault."""
-
-
-def kill_all(pids):
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def await_end(process, said):
+    try:
+        process.wait(WITHIN_S)
+    except subprocess.TimeoutExpired:
+        end_job(process)
+        sys.exit(f"bench: the job did not end within {WITHIN_S} s of its fault:\n{said.text()[-3000:]}")
+    said.join()
 
 
 def kill_a_rank(command, env, of_rank, steps_of):
@@ -121,12 +136,7 @@ def kill_a_rank(command, env, of_rank, steps_of):
     killed = time.time()
     os.kill(victim, signal.SIGKILL)
     seen = wait_for(lambda: said.first(str(victim), killed), process, said, "a word on the killed rank")
-    try:
-        process.wait(WITHIN_S)
-    except subprocess.TimeoutExpired as error:
-        kill_all([*descendants(process.pid), process.pid])
-        raise Hung(f"bench: {' '.join(command)} did not end within {WITHIN_S} s of a rank's death") from error
-    said.join()
+    await_end(process, said)
     found = after_kill(killed, seen, steps_of())
     if process.returncode != 0 or found is None:
         fail(command, process.returncode, said.text())
@@ -160,31 +170,6 @@ def kill_ours(args, folder, right, flags=()):
     return found
 
 
-def facts_so_far(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
-def kill_torchrun(args, folder):
-    """It starts at the first step again: the twin has no checkpoints, which favours it. New is then what
-    the second start takes first."""
-    facts = f"{folder}/facts.jsonl"
-    command = twin_command("ddp", args.config, facts, SMALL)
-    at = command.index("torch.distributed.run") + 1
-    command[at:at] = ["--max-restarts", str(RESTARTS)]
-
-    try:
-        found = kill_a_rank(command, twin_environment(), is_rank_of("ddp"), lambda: [
-            (line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"])
-    except (Hung, SystemExit) as error:  # Its new ranks may not find each other, and it hangs or gives up.
-        print(error, flush=True)
-        return {"not_within_s": WITHIN_S}
-    return {key: found[key] for key in ("seen_s", "next_step_s")}
-
-
 def after_hang(stopped, events, lines):
     """{"seen_s", "next_step_s", "limit_s", "right_rank"} of a job whose rank 1 was stopped, from the launcher's
     events and rank 0's records. A stopped rank is continued before it is ended, and may then end the step that
@@ -205,35 +190,9 @@ def hang_ours(args, folder, right):
     victim = wait_for(lambda: rank_one(process.pid, is_rank), process, said, "rank 1")
     stopped = time.time()
     os.kill(victim, signal.SIGSTOP)
-    process.wait(WITHIN_S)
-    said.join()
+    await_end(process, said)
     if process.returncode != 0:
         fail(command, process.returncode, said.text())
     check_losses(run_dir, right)
     with open(f"{run_dir}/events.jsonl", encoding="utf-8") as file:
         return after_hang(stopped, list(map(json.loads, file)), records(run_dir))
-
-
-def hang_torchrun(args, folder):
-    """It looks for the ends of processes alone: whether it says anything or takes a step within the time that it is
-    given."""
-    facts = f"{folder}/facts.jsonl"
-
-    def steps_of():
-        return [(line["ts"], line["step"]) for line in facts_so_far(facts) if line["kind"] == "step"]
-
-    command = twin_command("ddp", args.config, facts, SMALL)
-    at = command.index("torch.distributed.run") + 1
-    command[at:at] = ["--max-restarts", str(RESTARTS)]
-    process, said = started(command, twin_environment(), steps_of)
-    victim = wait_for(lambda: rank_one(process.pid, is_rank_of("ddp")), process, said, "rank 1")
-    os.kill(victim, signal.SIGSTOP)
-    # A step may be nearly done.
-    stopped = time.time() + 1
-    later = first_within(lambda: next((moment for moment, _ in steps_of() if moment > stopped), None),
-                         NOTICED_WITHIN_S)
-    ranks = [pid for pid in descendants(process.pid) if is_rank_of("ddp")(command_line(pid))]
-    process.kill()
-    kill_all(ranks)
-    process.wait(WITHIN_S)
-    return {"next_step_s": later - stopped + 1} if later else {"not_within_s": NOTICED_WITHIN_S}

@@ -1,13 +1,15 @@
 """A host that is gone from one moment to the next: its cable is cut and all that runs on it is killed. When the
-job says so, and when training takes the next step, with a spare host and without; beside torchrun's elastic jobs."""
+job says so, and when training takes the next step, with a spare host and without; beside torchrun's elastic jobs and
+torchft's groups."""
 import os
 import signal
-import subprocess
 import time
 
 import launch_faults as faults
+import peer_faults
+import torchft_job
 from fault_cluster import Broken, Cluster, address
-from peers import twin_environment, twin_path
+from peers import twin_path
 from random_faults import Fault
 from runner import set_words
 
@@ -15,6 +17,8 @@ LOST = Fault(0, "lose_node", "partner")
 PORT = 29500
 # The losses of another number of ranks differ by roundings, and so after some steps by more than these.
 SAME_SUM = 1e-3
+# Torchrun's agent says nothing when it has begun to wait; until then it imports torch.
+SPARE_SETTLES_S = 10
 
 
 def steps_of(run_dir):
@@ -54,31 +58,43 @@ def ours(args, folder, with_spare, right):
         return found
 
 
-def torchrun(args, folder, python):
-    """Two hosts with torchrun's agents, which may go on with one."""
-    facts = f"{folder}/facts.jsonl"
-    program = [python, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc_per_node", "1", "--max-restarts",
-               str(faults.RESTARTS), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address(0)}:{PORT}",
-               "--rdzv-id", "bench", "--rdzv-conf"]
-    environment = {**twin_environment(), "GLOO_SOCKET_IFNAME": "wire0"}
+def peer(folder, with_spare, facts, words_of, ranks):
+    """What peer_faults.await_next_step gives of the loss of the second of two hosts. `words_of(node)`: the peer's
+    program on a host; `ranks`: how many it has while all hosts are there."""
+    environment, steps = {**peer_faults.environment(), "GLOO_SOCKET_IFNAME": "wire0"}, peer_faults.Steps(facts)
     with Cluster("dtrain", folder, ["dtrain-gpt"], environment, 16) as cluster:
+        def await_steps(wanted):
+            cluster.await_that(lambda: any(step >= faults.KILL_AT_STEP for _, step in steps.taken_by(wanted)),
+                               f"step {faults.KILL_AT_STEP} of {wanted} ranks", faults.WITHIN_S)
+
         for node in (0, 1):
-            with open(f"{folder}/node-{node}.log", "w", encoding="utf-8") as log:
-                cluster.agents[node] = subprocess.Popen(
-                    ["ip", "netns", "exec", cluster.spaces[node], *program,
-                     f"is_host={int(node == 0)},last_call_timeout=1", "--local-addr", address(node), twin_path("ddp"),
-                     os.path.abspath(args.config), "--facts", facts,
-                     *set_words((*faults.SMALL, "train_steps=100000"))],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment)
-
-        def steps():
-            return [(line["ts"], line["step"]) for line in faults.facts_so_far(facts) if line["kind"] == "step"]
-
-        cluster.await_that(lambda: any(step >= faults.KILL_AT_STEP for _, step in steps()),
-                           f"step {faults.KILL_AT_STEP}", faults.WITHIN_S)
+            cluster.start_program(node, words_of(node))
+        await_steps(2)
+        if with_spare:
+            cluster.start_program(2, words_of(2))
+            await_steps(ranks)
+            time.sleep(SPARE_SETTLES_S)
         lost = time.time()
         cluster.lose(1)
-        # A step may be nearly done.
-        later = faults.first_within(lambda: next((moment for moment, _ in steps() if moment > lost + 1), None),
-                                    faults.NOTICED_WITHIN_S)
-        return {"next_step_s": later - lost} if later else {"not_within_s": faults.NOTICED_WITHIN_S}
+        return peer_faults.await_next_step(steps, lost, time.time())
+
+
+def torchrun(args, folder, with_spare, python):
+    """Hosts with torchrun's agents, which may go on with one. A third one waits until there is room for it."""
+    facts = f"{folder}/facts.jsonl"
+
+    def words_of(node):
+        return [python, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc_per_node", "1", "--max-restarts",
+                str(faults.RESTARTS), "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address(0)}:{PORT}",
+                "--rdzv-id", "bench", "--rdzv-conf", f"is_host={int(node == 0)},last_call_timeout=1",
+                "--local-addr", address(node), twin_path("ddp"), os.path.abspath(args.config), "--facts", facts,
+                *peer_faults.LIMIT, *set_words(peer_faults.SETS)]
+
+    return peer(folder, with_spare, facts, words_of, ranks=2)
+
+
+def torchft(args, folder, with_spare):
+    """A replica group on each host, and the lighthouse on the first."""
+    facts = f"{folder}/facts.jsonl"
+    return peer(folder, with_spare, facts, lambda node: torchft_job.host_command(
+        args, facts, node, address(node), address(0), with_spare), ranks=3 if with_spare else 2)

@@ -5,6 +5,7 @@ batches; what differs is a `Peer`, one library's way to make a step of them.
 """
 import argparse
 import contextlib
+import datetime
 import json
 import math
 import os
@@ -61,6 +62,7 @@ def argument_parser():
     parser.add_argument("--facts", required=True, help="JSON lines: what happened and when")
     parser.add_argument("--profile", action="store_true", help="GEMM + attention share of a step")
     parser.add_argument("--compile", action="store_true", help="torch.compile, where the peer has it")
+    parser.add_argument("--timeout", type=float, help="seconds that a collective may take; left out: the peer's own")
     return parser
 
 
@@ -152,7 +154,7 @@ def train(args, setting, peer, facts):
         seconds = time.perf_counter() - start
         profiled_s += seconds if profiler else 0.0
         facts.say(kind="step", step=step + 1, loss=mean.item() / world,
-                  tokens_per_s=setting.global_batch * setting.sequence / seconds, seconds=seconds)
+                  tokens_per_s=setting.global_batch * setting.sequence / seconds, seconds=seconds, ranks=world)
     facts.say(kind="libraries", cuda=mapped_cuda_libraries(), torch=torch.__version__)
     if profiler is not None:
         profiler.__exit__(None, None, None)
@@ -161,11 +163,11 @@ def train(args, setting, peer, facts):
 
 
 @contextlib.contextmanager
-def process_group():
+def process_group(timeout_s=None):
     """The program's last act: at its end it leaves at once, since the peers' own threads, at times still
     running when the interpreter unloads them, end a process that has done its work with SIGABRT."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=None if timeout_s is None else datetime.timedelta(seconds=timeout_s))
     yield
     dist.barrier()
     dist.destroy_process_group()
@@ -183,5 +185,5 @@ def run(args, make_peer, overrides, facts):
 
 def main(make_peer):
     args = argument_parser().parse_args()
-    with process_group():
+    with process_group(args.timeout):
         run(args, make_peer, args.set, args.facts)

@@ -16,9 +16,11 @@ import launch_faults as faults  # noqa: E402
 import links  # noqa: E402
 import page_goals  # noqa: E402
 import page_tables  # noqa: E402
+import peer_faults  # noqa: E402
 import provenance  # noqa: E402
 import report  # noqa: E402
 import ssh_hosts  # noqa: E402
+from jobs import descendants  # noqa: E402
 
 WHY_NOT = ssh_hosts.why_not()
 
@@ -53,12 +55,14 @@ def results():
     hang = [{"dtrain": {"seen_s": 1.1 + 0.1 * i, "next_step_s": 1.9, "limit_s": 1.0, "right_rank": True}}
             for i in range(3)]
     hang[0]["torchrun"] = {"not_within_s": 20}
-    node = [{"dtrain": {"seen_s": 0.9, "next_step_s": 1.5, "new_step_s": 1.6}}]
+    hang[1]["torchrun"], hang[2]["torchrun"] = {"next_step_s": 37.0}, {"next_step_s": 39.0}
+    node = [{"dtrain": {"seen_s": 0.9, "next_step_s": 1.5, "new_step_s": 1.6}, "torchft": {"not_within_s": 120}}]
     return {"start": [{"name": "2 ranks", "rounds": rounds("torchrun", "torchrun-cpu")}],
             "hosts": [{"name": "2 hosts", "rounds": rounds("torchrun")}],
             "help": [{"name": "dtrain --help", "rounds": [{"dtrain": 0.005}, {"dtrain": 0.03}, {"dtrain": 0.006}]}],
             "killed": [{"name": "SIGKILL of rank 1", "rounds": killed}],
-            "hang": [{"name": "SIGSTOP of rank 1", "rounds": hang}],
+            "hang": [{"name": "SIGSTOP of rank 1", "rounds": hang, "limits": {"torchrun": "5 s"},
+                      "peers": {"torchrun": "sees no hang", "torchft": "goes on"}}],
             "node": [{"name": "loss of a host, with a spare", "rounds": node},
                      {"name": "loss of a host, without a spare", "rounds": node}],
             "simulated": [{"name": "2,048 simulated ranks", "ranks": 2048, "rounds": [{"dtrain": 0.5}]}],
@@ -106,14 +110,21 @@ class Goals(unittest.TestCase):
                      "| SIGKILL of rank 1, until the next step has ended | 300 | 700 | 6,000 | | 3,000 | "
                      "0.29 (at most 0.3) | ok |",
                      "| SIGKILL of rank 1, until the first new step has ended | 500 | 900 | | | | | |",
-                     "| SIGSTOP of rank 1, until the next step has ended | 1,900 | | over 20,000 | | | | |",
-                     "| loss of a host, with a spare, until the next step has ended | 1,500 | | | | | 1.5 (at most 2) "
-                     "| ok |",
+                     "| SIGSTOP of rank 1, until the next step has ended | 1,900 | | 38,000; over 20,000 in 1 of 3 "
+                     "| | | | |",
+                     "| loss of a host, with a spare, until the next step has ended | 1,500 | | | | over 120,000 "
+                     "| 1.5 (at most 2) | ok |",
                      "| 2,048 simulated ranks are ready | 500 | | | | | 0.5 (at most 1) | ok |"):
             self.assertIn(line, lines)
-        self.assertEqual({line.count("|") for line in lines}, {8 + 1}, "each row has all columns")
-        self.assertEqual(len(lines), 2 + 6 + 2 + 4 + 1 + 1)
+        rows = 2 + 6 + 2 + 4 + 1 + 1
+        self.assertEqual({line.count("|") for line in lines[:rows]}, {8 + 1}, "each row has all columns")
+        self.assertEqual(lines[rows:][-2:], ["- torchrun: 5 s.", "- SIGSTOP of rank 1: torchrun sees no hang; torchft "
+                                             "goes on."])
 
+    def test_results_that_do_not_say_how_the_peers_got_over_a_fault_have_the_table_alone(self):
+        found = {**results(), "goals": []}
+        del found["hang"][0]["peers"]
+        self.assertTrue(all(line.startswith("|") for line in page_tables.TABLES["launch"]({"a/launch.json": found})))
 
     def test_every_goal_is_in_a_row_of_the_page_of_all_goals(self):
         found = {**results(), "bench": "launch", "marks": [], "goals": report.judged(launch.all_goals(results()))}
@@ -142,6 +153,40 @@ class Faults(unittest.TestCase):
         found = faults.after_hang(10.0, [{"event": "start", "ts": 1.0}, hang], lines)
         self.assertEqual(found, {"seen_s": 1.0, "next_step_s": 1.75, "limit_s": 1.0, "right_rank": True})
         self.assertFalse(faults.after_hang(10.0, [{**hang, "ranks": [0]}], lines)["right_rank"])
+
+    def test_each_peer_says_its_limits_and_its_way_over_each_fault(self):
+        for peer, text in peer_faults.LIMITS.items():
+            self.assertIn(f"fail after {peer_faults.COLLECTIVE_S} s", text, peer)
+        for fault, notes in peer_faults.NOTES.items():
+            self.assertEqual(set(notes), set(peer_faults.LIMITS), fault)
+
+    def test_a_peers_next_step_is_the_first_that_began_after_the_fault(self):
+        def step(ts, seconds, ranks):
+            return json.dumps({"kind": "step", "ts": ts, "step": 1, "seconds": seconds, "ranks": ranks}) + "\n"
+
+        with tempfile.TemporaryDirectory() as folder:
+            steps = peer_faults.Steps(f"{folder}/facts")
+            self.assertEqual(steps.new(), [], "the twin has not begun")
+            with open(f"{folder}/facts", "a", encoding="utf-8", buffering=1) as file:
+                file.write('{"kind": "first_forward"}\n' + step(10.0, 0.5, 1) + step(10.5, 0.5, 2) + step(11, 1, 2)[:9])
+                file.flush()
+                self.assertEqual(steps.taken_by(ranks=2), [(10.5, 1)], "one rank was alone; half a line does not count")
+                file.write(step(11, 1, 2)[9:])
+                self.assertIsNone(steps.begun_after(10.2), "it was under way")
+                file.write(step(15.0, 4.0, 1) + step(15.5, 0.25, 1))
+                self.assertEqual(steps.begun_after(10.2), 15.0)
+                self.assertEqual(steps.new(), [], "each is looked at once")
+
+    def test_a_job_is_ended_with_all_that_it_has_started(self):
+        command = ["sh", "-c", "sh -c 'sleep 600 & sleep 600' & wait"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        faults.first_within(lambda: True if len(descendants(process.pid)) == 3 else None, 30)
+        found = descendants(process.pid)
+        self.assertEqual(len(found), 3)
+        faults.end_job(process)
+        with process.stdout:
+            self.assertEqual(process.stdout.read(), b"", "nothing holds the pipe")
+        faults.end_job(process)  # It has ended.
 
     def test_a_killed_rank_is_found_and_the_run_ends(self):
         def steps_of():
