@@ -364,7 +364,7 @@ def launch_cell(row, way, key):
         return "" if value is None else f"{value * 1e3:,.0f}"
     taken = [one[way] for one in row["rounds"] if way in one]
     known = [one[key] for one in taken if key in one]
-    # Which step is a new one was measured of dtrain alone.
+    # New steps were measured of dtrain alone.
     late = [one["not_within_s"] for one in taken if key not in ("new_step_s", *one) and "not_within_s" in one]
     over = f"over {max(late) * 1e3:,.0f}" if late else ""
     if not known:

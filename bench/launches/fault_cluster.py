@@ -10,6 +10,7 @@ import time
 
 NODES = 3
 ENDPOINT_PORT = 29500
+ESTABLISHED = "01"  # A connection's state in the kernel's tables.
 # How long agents may need to settle after a fault, before the job counts as broken.
 SETTLES_WITHIN_S = 60
 ENDS_WITHIN_S = 60
@@ -297,6 +298,15 @@ def namespace_of(path):
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def is_connected(pid, port):
+    """Whether a process of this one's host has a TCP connection to the port; False when the process is gone."""
+    rows = []
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+            rows += [line.split() for line in file]
+    return any(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
 
 
 def output_of(pid):

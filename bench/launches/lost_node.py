@@ -8,7 +8,7 @@ import time
 import launch_faults as faults
 import peer_faults
 import torchft_job
-from fault_cluster import Broken, Cluster, address
+from fault_cluster import Broken, Cluster, address, is_connected
 from peers import twin_path
 from random_faults import Fault
 from runner import set_words
@@ -17,8 +17,6 @@ LOST = Fault(0, "lose_node", "partner")
 PORT = 29500
 # The losses of another number of ranks differ by roundings, and so after some steps by more than these.
 SAME_SUM = 1e-3
-# Torchrun's agent says nothing when it has begun to wait; until then it imports torch.
-SPARE_SETTLES_S = 10
 
 
 def steps_of(run_dir):
@@ -58,22 +56,18 @@ def ours(args, folder, with_spare, right):
         return found
 
 
-def peer(folder, with_spare, facts, words_of, ranks):
+def peer(folder, with_spare, facts, words_of, has_spare):
     """What peer_faults.await_next_step gives of the loss of the second of two hosts. `words_of(node)`: the peer's
-    program on a host; `ranks`: how many it has while all hosts are there."""
+    program on a host; `has_spare(cluster, steps)`: whether the third one is ready."""
     environment, steps = {**peer_faults.environment(), "GLOO_SOCKET_IFNAME": "wire0"}, peer_faults.Steps(facts)
     with Cluster("dtrain", folder, ["dtrain-gpt"], environment, 16) as cluster:
-        def await_steps(wanted):
-            cluster.await_that(lambda: any(step >= faults.KILL_AT_STEP for _, step in steps.taken_by(wanted)),
-                               f"step {faults.KILL_AT_STEP} of {wanted} ranks", faults.WITHIN_S)
-
         for node in (0, 1):
             cluster.start_program(node, words_of(node))
-        await_steps(2)
+        cluster.await_that(lambda: any(step >= faults.KILL_AT_STEP for _, step in steps.taken_by(ranks=2)),
+                           f"step {faults.KILL_AT_STEP} of two ranks", faults.WITHIN_S)
         if with_spare:
             cluster.start_program(2, words_of(2))
-            await_steps(ranks)
-            time.sleep(SPARE_SETTLES_S)
+            cluster.await_that(lambda: has_spare(cluster, steps), "a spare", faults.WITHIN_S)
         lost = time.time()
         cluster.lose(1)
         return peer_faults.await_next_step(steps, lost, time.time())
@@ -90,11 +84,14 @@ def torchrun(args, folder, with_spare, python):
                 "--local-addr", address(node), twin_path("ddp"), os.path.abspath(args.config), "--facts", facts,
                 *peer_faults.LIMIT, *set_words(peer_faults.SETS)]
 
-    return peer(folder, with_spare, facts, words_of, ranks=2)
+    # An agent says nothing when it begins to wait, which it does within a second of its first connection; the others
+    # notice the loss many seconds later.
+    return peer(folder, with_spare, facts, words_of, lambda cluster, _: any(
+        is_connected(pid, PORT) for pid in cluster.pids(2)))
 
 
 def torchft(args, folder, with_spare):
     """A replica group on each host, and the lighthouse on the first."""
     facts = f"{folder}/facts.jsonl"
     return peer(folder, with_spare, facts, lambda node: torchft_job.host_command(
-        args, facts, node, address(node), address(0), with_spare), ranks=3 if with_spare else 2)
+        args, facts, node, address(node), address(0), with_spare), lambda _, steps: bool(steps.taken_by(ranks=3)))

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from unittest import mock
 SOURCE = os.environ["DTRAIN_SOURCE"]
 sys.path[:0] = [f"{SOURCE}/bench", f"{SOURCE}/bench/launches"]
 
+import fault_cluster  # noqa: E402
 import launch  # noqa: E402
 import launch_faults as faults  # noqa: E402
 import links  # noqa: E402
@@ -176,6 +178,14 @@ class Faults(unittest.TestCase):
                 file.write(step(15.0, 4.0, 1) + step(15.5, 0.25, 1))
                 self.assertEqual(steps.begun_after(10.2), 15.0)
                 self.assertEqual(steps.new(), [], "each is looked at once")
+
+    def test_a_host_is_connected_to_a_port_when_the_connection_stands(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            self.assertFalse(fault_cluster.is_connected(os.getpid(), port))
+            with socket.create_connection(("127.0.0.1", port)):
+                self.assertTrue(fault_cluster.is_connected(os.getpid(), port))
+        self.assertFalse(fault_cluster.is_connected(2**31 - 1, port), "there is no such process")
 
     def test_a_job_is_ended_with_all_that_it_has_started(self):
         command = ["sh", "-c", "sh -c 'sleep 600 & sleep 600' & wait"]
