@@ -42,9 +42,10 @@ bool SameShape(const TensorEntry& entry, const TensorSpec& spec) {
   return true;
 }
 
-// The first tensor of `file` whose entry in the file differs from the manifest's.
-absl::Status CheckIndex(const Manifest& manifest, size_t file, const SafetensorsHeader& header,
-                        const std::string& display_name) {
+// The first tensor of `file` whose place in the file differs from the manifest's, by which the
+// file's tensors begin at `data_begin`.
+absl::Status CheckIndex(const Manifest& manifest, size_t file, uint64_t data_begin,
+                        const SafetensorsHeader& header, const std::string& display_name) {
   size_t next = 0;
   for (const ManifestTensor& tensor : manifest.tensors) {
     if (tensor.file != file) {
@@ -61,7 +62,11 @@ absl::Status CheckIndex(const Manifest& manifest, size_t file, const Safetensors
     }
     ++next;
   }
-  return absl::OkStatus();
+  return header.data_begin == data_begin
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(
+                   display_name, ": its tensors begin at byte ", header.data_begin,
+                   ", those of the manifest at ", data_begin));
 }
 
 }  // namespace
@@ -146,9 +151,8 @@ absl::Status Checkpoint::NoteDamage(const absl::Status& status) {
 }
 
 absl::StatusOr<bool> Checkpoint::CheckHeader(size_t file,
-                                             absl::Span<const std::byte> first_block) const {
-  const absl::string_view text(reinterpret_cast<const char*>(first_block.data()),
-                               first_block.size());
+                                             absl::Span<const std::byte> begin) const {
+  const absl::string_view text(reinterpret_cast<const char*>(begin.data()), begin.size());
   const uint64_t file_bytes = manifest_.files[file].checksum.bytes;
   const std::string display_name = storage_.DisplayName(PathOf(file));
   const absl::StatusOr<uint64_t> length = ParseSafetensorsLength(text.substr(0, 8), file_bytes);
@@ -162,12 +166,7 @@ absl::StatusOr<bool> Checkpoint::CheckHeader(size_t file,
   if (!header.ok()) {
     return Annotate(header.status(), display_name);
   }
-  DT_RETURN_IF_ERROR(CheckIndex(manifest_, file, *header, display_name));
-  if (header->data_begin != data_begins_[file]) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(display_name, ": its tensors begin at byte ", header->data_begin,
-                     ", those of the manifest at ", data_begins_[file]));
-  }
+  DT_RETURN_IF_ERROR(CheckIndex(manifest_, file, data_begins_[file], *header, display_name));
   return true;
 }
 
@@ -185,7 +184,7 @@ absl::Status Checkpoint::CheckIndexOf(size_t file) const {
   const std::string display_name = storage_.DisplayName(PathOf(file));
   DT_ASSIGN_OR_RETURN(auto opened, OpenChecked(storage_, manifest_.id, manifest_.files[file]));
   DT_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::Open(std::move(opened), display_name));
-  return CheckIndex(manifest_, file, reader.header(), display_name);
+  return CheckIndex(manifest_, file, data_begins_[file], reader.header(), display_name);
 }
 
 absl::StatusOr<Checkpoint::Place> Checkpoint::Find(const std::string& key,

@@ -64,12 +64,14 @@ class Checkpoint {
   std::string PathOf(size_t file) const;
   // Whether the file is of tensors. If not, it has no header.
   bool HoldsTensors(size_t file) const;
+  // The bytes of a file of tensors before them, by the manifest.
+  uint64_t HeaderBytes(size_t file) const { return data_begins_[file]; }
   // The number of a file's first block among those of all files, which are numbered in the
   // manifest's order; first_block(manifest().files.size()) is the number of blocks.
   uint64_t first_block(size_t file) const { return first_blocks_[file]; }
-  // Compares the header of a file of tensors with the manifest. False: `first_block`, the file's,
-  // does not hold the whole header, so that CheckIndexOf has to read it.
-  absl::StatusOr<bool> CheckHeader(size_t file, absl::Span<const std::byte> first_block) const;
+  // Compares the header of a file of tensors with the manifest. False: `begin`, of the file's first
+  // bytes, does not hold the whole header, so that CheckIndexOf has to read it.
+  absl::StatusOr<bool> CheckHeader(size_t file, absl::Span<const std::byte> begin) const;
   absl::Status CheckIndexOf(size_t file) const;
   // Tells the storage that the first `bytes_max` bytes of the files will be read soon.
   void ReadAhead(uint64_t bytes_max) const;

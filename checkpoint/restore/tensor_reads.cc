@@ -129,8 +129,7 @@ class BlockPass {
     }
     const uint64_t begin = (job.block - from_.first_block(job.file)) * kBlockBytes;
     const uint64_t bytes = std::min(kBlockBytes, ChecksumOf(job.file).bytes - begin);
-    const bool has_header = begin == 0 && from_.HoldsTensors(job.file);
-    if (file->takes_small_reads() && !has_header && !PiecesOverlap(job)) {
+    if (file->takes_small_reads() && !PiecesOverlap(job)) {
       if (index < kReaders || jobs_[index - kReaders].file != job.file) {
         file->ReadAhead(begin, bytes);  // Else an earlier job has asked for it.
       }
@@ -164,15 +163,19 @@ class BlockPass {
   }
 
   // Reads a block slice by slice, so that each is hashed and copied while a core's cache holds it.
-  // Large pieces are read to where they belong; only what lies between them takes another way.
+  // Large pieces are read to where they belong; only what lies between them takes another way. A
+  // file's header is kept until the checksum has shown that it is whole.
   absl::Status ReadSlices(const Job& job, const ReadableFile& file, uint64_t begin,
                           uint64_t bytes) {
+    const bool has_header = begin == 0 && from_.HoldsTensors(job.file);
+    std::vector<std::byte> header(has_header ? std::min(bytes, from_.HeaderBytes(job.file)) : 0);
     Buffer buffer = TakeBuffer();
-    uint32_t crc = 0;
     size_t next = job.first_piece;  // The first piece that is not done.
     const size_t end = job.first_piece + job.pieces;
-    absl::Status status;
-    for (uint64_t at = 0; at < bytes && status.ok();) {
+    absl::Status status =
+        header.empty() ? absl::OkStatus() : file.ReadAt(begin, absl::MakeSpan(header));
+    uint32_t crc = Crc32c(header.data(), header.size());
+    for (uint64_t at = header.size(); at < bytes && status.ok();) {
       while (next < end && EndOf(pieces_[next]) <= at) {
         ++next;
       }
@@ -194,8 +197,9 @@ class BlockPass {
       buffers_.push_back(std::move(buffer));
     }
     DT_RETURN_IF_ERROR(status);
-    return CheckBlockCrc(ChecksumOf(job.file), begin / kBlockBytes, bytes, crc,
-                         from_.storage().DisplayName(from_.PathOf(job.file)));
+    DT_RETURN_IF_ERROR(CheckBlockCrc(ChecksumOf(job.file), begin / kBlockBytes, bytes, crc,
+                                     from_.storage().DisplayName(from_.PathOf(job.file))));
+    return has_header ? CheckHeader(job.file, header) : absl::OkStatus();
   }
 
   static uint64_t EndOf(const Piece& piece) { return piece.within + piece.into.size(); }
@@ -233,13 +237,16 @@ class BlockPass {
     DT_RETURN_IF_ERROR(file.ReadAt(begin, into));
     DT_RETURN_IF_ERROR(CheckBlock(ChecksumOf(job.file), begin / kBlockBytes, into,
                                   from_.storage().DisplayName(from_.PathOf(job.file))));
-    if (begin > 0 || !from_.HoldsTensors(job.file)) {
-      return absl::OkStatus();
-    }
-    DT_ASSIGN_OR_RETURN(const bool has_whole_header, from_.CheckHeader(job.file, into));
+    return begin > 0 || !from_.HoldsTensors(job.file) ? absl::OkStatus()
+                                                      : CheckHeader(job.file, into);
+  }
+
+  // `begin`: the first bytes of a file of tensors.
+  absl::Status CheckHeader(size_t file, absl::Span<const std::byte> begin) {
+    DT_ASSIGN_OR_RETURN(const bool has_whole_header, from_.CheckHeader(file, begin));
     if (!has_whole_header) {
       const std::lock_guard lock(mutex_);
-      long_headers_.push_back(job.file);
+      long_headers_.push_back(file);
     }
     return absl::OkStatus();
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "checkpoint/restore/tensor_reads.h"
 #include "checkpoint/storage/posix_storage.h"
@@ -102,11 +104,13 @@ class BlockSlicesTest : public ::testing::Test {
   static uint64_t StartOf(const Checkpoint& from) {
     return BlockOf(from) * kBlockBytes - PlaceOf(from);
   }
-  static uint64_t PlaceOf(const Checkpoint& from) {
+  static Checkpoint::Place Find(const Checkpoint& from) {
     const auto place = from.FindStateTensor(0, {"master", DType::kFloat32, {kElements}});
     DT_CHECK_OK(place.status());
-    return place->offset;
+    return *place;
   }
+  static uint64_t PlaceOf(const Checkpoint& from) { return Find(from).offset; }
+  static size_t FileOf(const Checkpoint& from) { return Find(from).file; }
   bool IsSaved(uint64_t offset, absl::Span<const std::byte> read) {
     return std::memcmp(read.data(), state_.source().state[0].bytes.data() + offset, read.size()) ==
            0;
@@ -175,6 +179,48 @@ TEST_F(BlockSlicesTest, ALargePieceIsReadToItsPlaceAndTheRestOfItsBlockInSlices)
   EXPECT_EQ(in_place, piece.size());
   EXPECT_EQ(all, kBlockBytes) << "each byte of the block once";
   EXPECT_THAT(sizes, Each(Le(kSliceBytes)));
+}
+
+TEST_F(BlockSlicesTest, AHeaderIsReadByItselfAndTheRestOfItsBlockInSlices) {
+  NotedStorage storage(*storage_, /*small_reads=*/true);
+  const auto from = Open(storage);
+  TensorReads reads(*from);
+  reads.AddBlock(from->first_block(FileOf(*from)));
+  storage.TakeReads();
+  ASSERT_TRUE(reads.Run().ok());
+  uint64_t all = 0;
+  std::vector<uint64_t> sizes;
+  for (const Read& read : storage.TakeReads()) {
+    all += read.bytes;
+    sizes.push_back(read.bytes);
+  }
+  EXPECT_EQ(all, kBlockBytes);
+  EXPECT_EQ(sizes[0], from->HeaderBytes(FileOf(*from)));
+  EXPECT_THAT(sizes, Each(Le(kSliceBytes)));
+}
+
+TEST_F(BlockSlicesTest, AHeaderWithMoreThanTheManifestKnowsIsDamage) {
+  absl::StatusOr<Manifest> manifest = ReadManifest(*storage_, {1, 2});
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const size_t file = FileOf(*Open(*storage_));
+  std::vector<ManifestTensor>& tensors = manifest->tensors;  // In the order of their offsets.
+  const auto last = std::find_if(tensors.rbegin(), tensors.rend(),
+                                 [&](const ManifestTensor& one) { return one.file == file; });
+  ASSERT_NE(last, tensors.rend());
+  tensors.erase(std::next(last).base());
+  ASSERT_TRUE(WriteFileAtomic(folder_.path() + "/step-000000000002.e1/MANIFEST.json",
+                              EncodeManifest(*manifest))
+                  .ok());
+  for (const bool small_reads : {true, false}) {
+    NotedStorage storage(*storage_, small_reads);
+    const auto from = Open(storage);
+    TensorReads reads(*from);
+    reads.AddBlock(from->first_block(file));
+    const absl::Status status = reads.Run();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(kStateFile), HasSubstr("its tensors begin at byte")));
+  }
 }
 
 TEST_F(BlockSlicesTest, AStorageThatTakesNoSmallReadsGivesABlockAtOnce) {
