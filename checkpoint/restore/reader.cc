@@ -22,8 +22,8 @@ constexpr char kModelFolder[] = "model/";
 constexpr char kFailed = '!';
 constexpr uint64_t kModelFileBytesMax = 256U << 20;
 constexpr char kTensorsSuffix[] = ".safetensors";
-// Read while the epoch is begun, which waits for the disk several times.
-constexpr uint64_t kReadAheadBytes = 32 << 20;
+// Keeps a disk at work until the ranks have found out what each of them needs.
+constexpr uint64_t kReadAheadBytes = 8 << 20;
 
 std::string Key(absl::string_view path, absl::string_view name) {
   // A path never holds a newline, so the key is unambiguous.
@@ -171,12 +171,24 @@ absl::StatusOr<bool> Checkpoint::CheckHeader(size_t file,
 }
 
 void Checkpoint::ReadAhead(uint64_t bytes_max) const {
-  for (size_t i = 0; i < manifest_.files.size() && bytes_max > 0; ++i) {
-    const uint64_t bytes = std::min(bytes_max, manifest_.files[i].checksum.bytes);
-    if (const auto file = storage_.OpenFile(PathOf(i)); file.ok()) {
+  if (storage_.reads_ahead()) {
+    return;
+  }
+  // The files without tensors come first: a disk serves reads in their order, and a restore looks
+  // into some of those files before it reads anything else.
+  for (const bool of_tensors : {false, true}) {
+    for (size_t i = 0; i < manifest_.files.size() && bytes_max > 0; ++i) {
+      if (HoldsTensors(i) != of_tensors) {
+        continue;
+      }
+      const uint64_t bytes = std::min(bytes_max, manifest_.files[i].checksum.bytes);
+      const auto file = storage_.OpenFile(PathOf(i));
+      if (!file.ok() || !(*file)->takes_small_reads()) {
+        return;  // A read will say what is wrong, or another host has it.
+      }
       (*file)->ReadAhead(0, bytes);
+      bytes_max -= bytes;
     }
-    bytes_max -= bytes;
   }
 }
 
@@ -418,9 +430,6 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
         // later checkpoints would be refused beside those of before.
         job = attempt.checkpoint->manifest().job;
       }
-      if (options.verify == Verify::kSizes) {
-        attempt.checkpoint->ReadAhead(kReadAheadBytes);
-      }
       // Its writer may have died before it was durable, and this attempt counts on it.
       DT_RETURN_IF_ERROR(storage.SyncDirectory(from->DirectoryName()));
     }
@@ -433,6 +442,10 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
                                          : absl::StrCat(std::string(1, kFailed), status.message());
     DT_RETURN_IF_ERROR(exchange.Broadcast(text, deadline).status());
     DT_RETURN_IF_ERROR(status);
+    // Not before: each sync of the epoch's record would wait until a disk has read all of it.
+    if (attempt.checkpoint != nullptr && options.verify == Verify::kSizes) {
+      attempt.checkpoint->ReadAhead(kReadAheadBytes);
+    }
     if (attempt.checkpoint != nullptr && options.before_open != nullptr) {
       DT_RETURN_IF_ERROR(options.before_open(attempt.checkpoint->manifest().id));
     }

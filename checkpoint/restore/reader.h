@@ -73,7 +73,8 @@ class Checkpoint {
   // bytes, does not hold the whole header, so that CheckIndexOf has to read it.
   absl::StatusOr<bool> CheckHeader(size_t file, absl::Span<const std::byte> begin) const;
   absl::Status CheckIndexOf(size_t file) const;
-  // Tells the storage that the first `bytes_max` bytes of the files will be read soon.
+  // Tells the storage that so many bytes of the files will be read soon, those without tensors
+  // first. Does nothing where the system reads ahead by itself.
   void ReadAhead(uint64_t bytes_max) const;
 
   // The blocks that were read and were whole.

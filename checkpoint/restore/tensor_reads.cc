@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -19,6 +18,9 @@ namespace {
 
 // Less is read together with what lies beside it, and copied.
 constexpr uint64_t kInPlaceBytesMin = 32 << 10;
+// So many blocks that follow each other are read by one thread where the system reads ahead of it.
+// Ranks that want the same blocks cut them at the same places.
+constexpr uint64_t kStretchBlocks = 16;
 
 }  // namespace
 
@@ -38,14 +40,18 @@ class BlockPass {
       while (from.first_block(file + 1) <= pieces[i].block) {
         ++file;
       }
-      jobs_.push_back({file, pieces[i].block, i, 1});
-      ++files_[file].jobs;
+      AddJob({.file = file, .block = pieces[i].block, .first_piece = i, .pieces = 1});
     }
   }
 
   absl::Status Run() {
-    DT_RETURN_IF_ERROR(
-        ForEachAtOnce(jobs_.size(), [this](uint64_t i) { return ReadJob(jobs_[i], i); }));
+    DT_RETURN_IF_ERROR(ForEachAtOnce(stretches_.size(), [this](uint64_t i) {
+      absl::Status status;
+      for (size_t job = stretches_[i].begin; job < stretches_[i].end && status.ok(); ++job) {
+        status = ReadJob(jobs_[job], job);
+      }
+      return status;
+    }));
     for (const Job& job : jobs_) {
       from_.AddSeen(job.block);
     }
@@ -61,23 +67,49 @@ class BlockPass {
     uint64_t block = 0;  // Counted over all files.
     size_t first_piece = 0;
     size_t pieces = 0;
+    size_t opening = 0;  // Index into openings_.
   };
-  struct File {
+  // A file as some jobs have it open.
+  struct Opening {
     size_t jobs = 0;  // Those that have not ended; with the last one the file is closed.
     std::shared_ptr<const ReadableFile> opened;
   };
+  // Jobs [begin, end), which one thread does in their order.
+  struct Stretch {
+    size_t begin = 0;
+    size_t end = 0;
+  };
   using Buffer = std::unique_ptr<std::byte[]>;
+
+  // A system that reads ahead does so best for one reader of an open file, which goes forwards.
+  // Elsewhere a file is opened once, and any thread reads its next block.
+  void AddJob(Job job) {
+    const Job* const last = jobs_.empty() ? nullptr : &jobs_.back();
+    const bool same_file = last != nullptr && last->file == job.file;
+    const bool goes_on = reads_ahead_ && same_file && last->block + 1 == job.block &&
+                         (job.block - from_.first_block(job.file)) % kStretchBlocks != 0;
+    if (!goes_on) {
+      stretches_.push_back({jobs_.size(), jobs_.size()});
+    }
+    if (!(reads_ahead_ ? goes_on : same_file)) {
+      openings_.emplace_back();
+    }
+    job.opening = openings_.size() - 1;
+    ++openings_.back().jobs;
+    jobs_.push_back(job);
+    stretches_.back().end = jobs_.size();
+  }
 
   const FileChecksum& ChecksumOf(size_t file) const {
     return from_.manifest().files[file].checksum;
   }
 
-  absl::StatusOr<std::shared_ptr<const ReadableFile>> Open(size_t file) {
+  absl::StatusOr<std::shared_ptr<const ReadableFile>> Open(const Job& job) {
     const std::lock_guard lock(mutex_);
-    File& kept = files_[file];
+    Opening& kept = openings_[job.opening];
     if (kept.opened == nullptr) {
-      const std::string path = from_.PathOf(file);
-      DT_RETURN_IF_ERROR(VerifyFile(from_.storage(), path, ChecksumOf(file), Verify::kSizes));
+      const std::string path = from_.PathOf(job.file);
+      DT_RETURN_IF_ERROR(VerifyFile(from_.storage(), path, ChecksumOf(job.file), Verify::kSizes));
       DT_ASSIGN_OR_RETURN(kept.opened, from_.storage().OpenFile(path));
     }
     return kept.opened;
@@ -96,41 +128,42 @@ class BlockPass {
   }
 
   // Where the storage holds other copies of the file, makes sure that it gives one that is whole.
-  absl::Status FindWholeCopy(size_t file, const absl::Status& damage) {
+  absl::Status FindWholeCopy(const Job& job, const absl::Status& damage) {
     if (!from_.storage().may_hold_copies() || absl::IsPermissionDenied(damage)) {
       return damage;
     }
     const std::lock_guard one_at_a_time(repair_mutex_);
-    DT_RETURN_IF_ERROR(
-        VerifyFile(from_.storage(), from_.PathOf(file), ChecksumOf(file), Verify::kHashes));
+    DT_RETURN_IF_ERROR(VerifyFile(from_.storage(), from_.PathOf(job.file), ChecksumOf(job.file),
+                                  Verify::kHashes));
     const std::lock_guard lock(mutex_);
-    files_[file].opened = nullptr;
+    openings_[job.opening].opened = nullptr;
     return absl::OkStatus();
   }
 
   absl::Status ReadJob(const Job& job, size_t index) {
     absl::Status status = ReadOnce(job, index);
     if (!status.ok()) {
-      DT_RETURN_IF_ERROR(FindWholeCopy(job.file, status));
+      DT_RETURN_IF_ERROR(FindWholeCopy(job, status));
       status = ReadOnce(job, index);
     }
     const std::lock_guard lock(mutex_);
-    if (File& file = files_[job.file]; --file.jobs == 0) {
-      file.opened = nullptr;
+    if (Opening& opening = openings_[job.opening]; --opening.jobs == 0) {
+      opening.opened = nullptr;
     }
     return status;
   }
 
   absl::Status ReadOnce(const Job& job, size_t index) {
-    DT_ASSIGN_OR_RETURN(const std::shared_ptr<const ReadableFile> file, Open(job.file));
-    if (index + kReaders < jobs_.size() && jobs_[index + kReaders].file == job.file) {
+    DT_ASSIGN_OR_RETURN(const std::shared_ptr<const ReadableFile> file, Open(job));
+    if (!reads_ahead_ && index + kReaders < jobs_.size() &&
+        jobs_[index + kReaders].file == job.file) {
       file->ReadAhead((jobs_[index + kReaders].block - from_.first_block(job.file)) * kBlockBytes,
                       kBlockBytes);
     }
     const uint64_t begin = (job.block - from_.first_block(job.file)) * kBlockBytes;
     const uint64_t bytes = std::min(kBlockBytes, ChecksumOf(job.file).bytes - begin);
     if (file->takes_small_reads() && !PiecesOverlap(job)) {
-      if (index < kReaders || jobs_[index - kReaders].file != job.file) {
+      if (!reads_ahead_ && (index < kReaders || jobs_[index - kReaders].file != job.file)) {
         file->ReadAhead(begin, bytes);  // Else an earlier job has asked for it.
       }
       return ReadSlices(job, *file, begin, bytes);
@@ -253,10 +286,12 @@ class BlockPass {
 
   Checkpoint& from_;
   const std::vector<Piece>& pieces_;
+  const bool reads_ahead_ = from_.storage().reads_ahead();
   std::vector<Job> jobs_;
+  std::vector<Stretch> stretches_;
   std::mutex mutex_;
-  std::map<size_t, File> files_;  // By index in the manifest.
-  std::vector<Buffer> buffers_;   // Those that no thread uses now.
+  std::vector<Opening> openings_;
+  std::vector<Buffer> buffers_;  // Those that no thread uses now.
   std::vector<size_t> long_headers_;
   std::mutex repair_mutex_;
 };

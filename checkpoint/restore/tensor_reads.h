@@ -3,6 +3,7 @@
 //
 // A caller asks for ranges first; Run reads them, and goes through the files in the order of
 // the manifest. Ranks of one host that want the same blocks therefore find them in the page cache.
+// Where the system reads ahead, one thread reads blocks that follow each other.
 // Besides what is asked for it takes memory for kReaders blocks. Used by one thread.
 #pragma once
 

@@ -1,8 +1,8 @@
 // A file system that fails at a chosen call: the fault-injecting twin of a real or in-memory one.
 //
 // Calls are counted from 0 over all methods but Collects, DisplayName, DropCache, EndWriting,
-// FreeBytes, PassCache, ReadAhead and SlowerWrites. WriteHeld counts as two: it reserves room, then
-// it writes. Thread-safe.
+// FreeBytes, PassCache, ReadAhead, ReadsAhead and SlowerWrites. WriteHeld counts as two: it
+// reserves room, then it writes. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -53,6 +53,7 @@ class FaultyFileSystem final : public FileSystem {
   absl::StatusOr<size_t> ReadAt(int handle, uint64_t offset, absl::Span<std::byte> into) override;
   void DropCache(int handle) override { inner_.DropCache(handle); }
   void PassCache(int handle) override { inner_.PassCache(handle); }
+  bool ReadsAhead() const override { return inner_.ReadsAhead(); }
   void ReadAhead(int handle, uint64_t offset, uint64_t bytes) override {
     inner_.ReadAhead(handle, offset, bytes);
   }

@@ -49,6 +49,8 @@ class FileSystem {
   virtual void DropCache(int handle) = 0;
   // Reads of whole blocks go around the page cache from here on, where that is possible.
   virtual void PassCache(int /*handle*/) {}
+  // Whether the system itself reads far ahead of a reader that goes forwards through a file.
+  virtual bool ReadsAhead() const { return false; }
   // Tells that the range will be read soon.
   virtual void ReadAhead(int /*handle*/, uint64_t /*offset*/, uint64_t /*bytes*/) {}
 

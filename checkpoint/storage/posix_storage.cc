@@ -194,6 +194,7 @@ class PosixStorage : public Storage {
     return files_.RemoveDirectory(path);
   }
   std::optional<uint64_t> FreeBytes() override { return files_.FreeBytes(); }
+  bool reads_ahead() const override { return files_.ReadsAhead(); }
 
   absl::StatusOr<std::string> Probe() override {
     const std::string path = absl::StrCat(kTemporaryPrefix, "probe-", RandomNonce());

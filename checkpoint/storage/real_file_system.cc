@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -25,6 +28,26 @@ namespace dtrain::checkpoint {
 namespace {
 
 constexpr size_t kReadAheadBytesMin = 1 << 20;
+// A system that reads so much ahead of a reader keeps a disk at work.
+constexpr int kReadsAheadKb = 4096;
+
+// Whether the system does so on the disk of `folder`. False where it does not say.
+bool SystemReadsAhead(int folder) {
+  struct stat info {};
+  if (fstat(folder, &info) != 0) {
+    return false;
+  }
+  const std::string device =
+      absl::StrCat("/sys/dev/block/", major(info.st_dev), ":", minor(info.st_dev));
+  int kilobytes = 0;
+  for (const char* const of : {"", "/.."}) {  // A partition's is the whole disk's.
+    const auto text = ReadFile(absl::StrCat(device, of, "/bdi/read_ahead_kb"), /*bytes_max=*/64);
+    if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &kilobytes)) {
+      break;
+    }
+  }
+  return kilobytes >= kReadsAheadKb;
+}
 
 struct CloseDir {
   void operator()(DIR* directory) const { closedir(directory); }
@@ -33,7 +56,9 @@ struct CloseDir {
 class RealFileSystem final : public FileSystem {
  public:
   RealFileSystem(std::string directory, UniqueFd root)
-      : directory_(std::move(directory)), root_(std::move(root)) {}
+      : directory_(std::move(directory)),
+        root_(std::move(root)),
+        reads_ahead_(SystemReadsAhead(root_.get())) {}
 
   absl::StatusOr<int> Create(const std::string& path, int mode) override {
     DT_ASSIGN_OR_RETURN(const Place place, Find(path));
@@ -166,6 +191,7 @@ class RealFileSystem final : public FileSystem {
 
   void DropCache(int handle) override { posix_fadvise(handle, 0, 0, POSIX_FADV_DONTNEED); }
   void PassCache(int handle) override { SetDirect(handle, true); }
+  bool ReadsAhead() const override { return reads_ahead_; }
   void ReadAhead(int handle, uint64_t offset, uint64_t bytes) override {
     posix_fadvise(handle, static_cast<off_t>(offset), static_cast<off_t>(bytes),
                   POSIX_FADV_WILLNEED);
@@ -358,6 +384,7 @@ class RealFileSystem final : public FileSystem {
 
   const std::string directory_;
   const UniqueFd root_;
+  const bool reads_ahead_;
   const std::shared_ptr<WriteBlocks> blocks_ = std::make_shared<WriteBlocks>();
   std::mutex mutex_;
   absl::flat_hash_map<int, std::unique_ptr<DirectFile>> direct_;  // By handle.

@@ -156,6 +156,10 @@ class Storage {
     return std::optional<FileChecksum>();
   }
 
+  // Whether the system itself reads far ahead of a reader that goes forwards through an open file.
+  // It then does so in pages that grow, while ReadAhead asks for the smallest ones, each of which
+  // takes time in the system and in the disk of a virtual machine.
+  virtual bool reads_ahead() const { return false; }
   // Machines whose disks hold the files, so that several can be read at once.
   virtual size_t hosts() const { return 1; }
   // Bytes that this process may still write; none: unknown, or without a limit.
