@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "checkpoint/commit/nonce.h"
 #include "checkpoint/restore/verify.h"
+#include "checkpoint/storage/block_reader.h"
 
 namespace dtrain::checkpoint {
 namespace {
@@ -214,10 +215,11 @@ RankReport SaveAttempt::WriteAll(const SavePlan& plan) {
     }
     DT_RETURN_IF_ERROR(WriteModel(plan, report));
     DT_RETURN_IF_ERROR(WriteState(report));
+    const size_t state = pending_.size() - 1;
+    DT_RETURN_IF_ERROR(WriteModelFiles(report));
     // While the last blocks of the state are on their way, all else is made durable. A name is as
     // good before its file's bytes as behind them, because both come before the manifest.
-    DT_RETURN_IF_ERROR(WriteModelFiles(report));
-    DT_RETURN_IF_ERROR(Seal(/*left=*/1));
+    DT_RETURN_IF_ERROR(SealAllBut(state));
     DT_RETURN_IF_ERROR(storage_.SyncDirectory(absl::StrCat(folder_, "/", kModelFolder)));
     return storage_.SyncDirectory(absl::StrCat(folder_, "/", kStateFolder));
   }();
@@ -238,6 +240,7 @@ absl::Status SaveAttempt::WriteModel(const SavePlan& plan, RankReport& report) {
       specs.push_back(model_[index]);
     }
     const auto bytes = [&](size_t i, ByteSink sink) { return source_.GiveModel(shard[i], sink); };
+    DT_RETURN_IF_ERROR(Seal(/*left=*/1));  // Each takes memory for its blocks.
     DT_RETURN_IF_ERROR(Add(absl::StrCat(kModelFolder, "/", ShardName(number++, plan.shard_count)),
                            report, [&](const std::string& path) {
                              return StartSafetensors(storage_, path, specs, bytes,
@@ -258,15 +261,17 @@ absl::Status SaveAttempt::WriteModelFiles(RankReport& report) {
                                                      "\" must match [A-Za-z0-9_][A-Za-z0-9_.-]*, ",
                                                      "at most 128 characters"));
     }
-    DT_RETURN_IF_ERROR(Add(
-        absl::StrCat(kModelFolder, "/", name), report,
-        [&, &text = content](const std::string& path) { return SmallFile(storage_, path, text); }));
+    DT_RETURN_IF_ERROR(Add(absl::StrCat(kModelFolder, "/", name), report,
+                           [&, &text = content](const std::string& path) {
+                             return StartSmallFile(storage_, path, text, Access::kEveryone);
+                           }));
   }
   return absl::OkStatus();
 }
 
 absl::Status SaveAttempt::WriteState(RankReport& report) {
   DT_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, source_.StateTensors());
+  DT_RETURN_IF_ERROR(Seal(/*left=*/1));
   return Add(
       StatePath(exchange_.rank(), exchange_.world_size()), report, [&](const std::string& path) {
         const auto bytes = [&](size_t i, ByteSink sink) { return source_.GiveState(i, sink); };
@@ -277,7 +282,6 @@ absl::Status SaveAttempt::WriteState(RankReport& report) {
 absl::Status SaveAttempt::Add(
     const std::string& name, RankReport& report,
     absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write) {
-  DT_RETURN_IF_ERROR(Seal(/*left=*/1));  // Each takes memory for its blocks.
   const std::string path = absl::StrCat(folder_, "/", name);
   own_files_.push_back(path);
   absl::StatusOr<PendingFile> started = write(path);
@@ -300,14 +304,29 @@ absl::Status SaveAttempt::Seal(size_t left) {
   while (done < pending_.size() && (at_work > left || !is_at_work(pending_[done]))) {
     PendingFile& pending = pending_[done++];
     at_work -= is_at_work(pending) ? 1 : 0;
-    DT_RETURN_IF_ERROR(FinishFile(storage_, pending));
-    if (options_.verify_after_write) {
-      DT_RETURN_IF_ERROR(VerifyFile(storage_, pending.written.path, pending.written.checksum,
-                                    Verify::kHashes, /*from_medium=*/true));
-    }
+    DT_RETURN_IF_ERROR(SealOne(pending));
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
   return absl::OkStatus();
+}
+
+absl::Status SaveAttempt::SealAllBut(size_t last) {
+  PendingFile kept = std::move(pending_[last]);
+  pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(last));
+  DT_RETURN_IF_ERROR(ForEachAtOnce(
+      pending_.size(), [this](uint64_t i) { return SealOne(pending_[i]); },
+      storage_.syncs_at_once()));
+  pending_.clear();
+  pending_.push_back(std::move(kept));
+  return absl::OkStatus();
+}
+
+absl::Status SaveAttempt::SealOne(PendingFile& pending) {
+  DT_RETURN_IF_ERROR(FinishFile(storage_, pending));
+  return options_.verify_after_write
+             ? VerifyFile(storage_, pending.written.path, pending.written.checksum,
+                          Verify::kHashes, /*from_medium=*/true)
+             : absl::OkStatus();
 }
 
 absl::Status SaveAttempt::CheckFence() {

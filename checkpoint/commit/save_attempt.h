@@ -45,13 +45,16 @@ class SaveAttempt {
   RankReport WriteAll(const SavePlan& plan);
   absl::Status WriteModel(const SavePlan& plan, RankReport& report);
   absl::Status WriteState(RankReport& report);
-  // Writes the small files of model/, on rank 0.
+  // Begins the small files of model/, on rank 0.
   absl::Status WriteModelFiles(RankReport& report);
   // Creates a file of this rank anew and reports it. It is sealed later, while the next is written.
   absl::Status Add(const std::string& name, RankReport& report,
                    absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write);
   // Seals files in their order, until at most `left` are at work.
   absl::Status Seal(size_t left);
+  // Seals all but the one at this place, several at once.
+  absl::Status SealAllBut(size_t last);
+  absl::Status SealOne(PendingFile& pending);
   // A manifest that can be published as soon as all files are durable.
   struct Prepared {
     std::string text;

@@ -97,6 +97,15 @@ absl::Status WriteTensors(Storage& storage, const std::string& header,
   return absl::OkStatus();
 }
 
+// Removes what is left of a file that could not be written.
+absl::Status GiveUp(Storage& storage, PendingFile& pending, const absl::Status& why) {
+  pending.file.reset();
+  if (!absl::IsAlreadyExists(why)) {
+    storage.RemoveFile(pending.written.path).IgnoreError();
+  }
+  return why;
+}
+
 absl::StatusOr<TensorEntry> EntryFor(const TensorSpec& spec) {
   TensorEntry entry;
   entry.name = spec.name;
@@ -136,11 +145,7 @@ absl::StatusOr<PendingFile> StartSafetensors(Storage& storage, const std::string
   }
   const absl::Status status = WriteTensors(storage, *header, order, bytes, access, pending);
   if (!status.ok()) {
-    pending.file.reset();
-    if (!absl::IsAlreadyExists(status)) {
-      storage.RemoveFile(path).IgnoreError();
-    }
-    return status;
+    return GiveUp(storage, pending, status);
   }
   return pending;
 }
@@ -165,27 +170,29 @@ absl::StatusOr<WrittenFile> WriteSafetensors(Storage& storage, const std::string
   return std::move(pending.written);
 }
 
+absl::StatusOr<PendingFile> StartSmallFile(Storage& storage, const std::string& path,
+                                           absl::string_view content, Access access) {
+  PendingFile pending;
+  pending.written.path = path;
+  const absl::Status status = [&]() -> absl::Status {
+    DT_ASSIGN_OR_RETURN(pending.file, storage.CreateFile(path, content.size(), access));
+    BlockWriter writer(*pending.file);
+    DT_RETURN_IF_ERROR(writer.Append(AsBytes(content)));
+    DT_ASSIGN_OR_RETURN(pending.written.checksum, writer.End());
+    pending.file->EndAppending();
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    return GiveUp(storage, pending, status);
+  }
+  return pending;
+}
+
 absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& path,
                                            absl::string_view content, Access access) {
-  const auto write = [&]() -> absl::StatusOr<FileChecksum> {
-    DT_ASSIGN_OR_RETURN(const auto file, storage.CreateFile(path, content.size(), access));
-    BlockWriter writer(*file);
-    DT_RETURN_IF_ERROR(writer.Append(AsBytes(content)));
-    DT_ASSIGN_OR_RETURN(FileChecksum checksum, writer.End());
-    DT_RETURN_IF_ERROR(file->Finish());
-    return checksum;
-  };
-  absl::StatusOr<FileChecksum> checksum = write();
-  if (!checksum.ok()) {
-    if (!absl::IsAlreadyExists(checksum.status())) {
-      storage.RemoveFile(path).IgnoreError();
-    }
-    return checksum.status();
-  }
-  WrittenFile written;
-  written.path = path;
-  written.checksum = *std::move(checksum);
-  return written;
+  DT_ASSIGN_OR_RETURN(PendingFile pending, StartSmallFile(storage, path, content, access));
+  DT_RETURN_IF_ERROR(FinishFile(storage, pending));
+  return std::move(pending.written);
 }
 
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<ReadableFile> file,

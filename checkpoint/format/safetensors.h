@@ -58,7 +58,9 @@ absl::StatusOr<PendingFile> StartSafetensors(Storage& storage, const std::string
 // On an error the file is removed.
 absl::Status FinishFile(Storage& storage, PendingFile& pending);
 
-// Writes a small file the same way.
+// A small file the same way.
+absl::StatusOr<PendingFile> StartSmallFile(Storage& storage, const std::string& path,
+                                           absl::string_view content, Access access);
 absl::StatusOr<WrittenFile> WriteSmallFile(Storage& storage, const std::string& path,
                                            absl::string_view content, Access access);
 

@@ -39,6 +39,8 @@ class FileSystem {
   // Begins to write what it has collected: no Write follows.
   virtual void EndWriting(int /*handle*/) {}
   virtual absl::Status Sync(int handle) = 0;
+  // So many Syncs end sooner side by side than one after the other.
+  virtual size_t SyncsAtOnce() const { return 1; }
   virtual absl::Status Close(int handle) = 0;
 
   virtual absl::StatusOr<int> OpenForReading(const std::string& path, uint64_t* bytes) = 0;

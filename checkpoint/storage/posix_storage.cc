@@ -195,6 +195,7 @@ class PosixStorage : public Storage {
   }
   std::optional<uint64_t> FreeBytes() override { return files_.FreeBytes(); }
   bool reads_ahead() const override { return files_.ReadsAhead(); }
+  size_t syncs_at_once() const override { return files_.SyncsAtOnce(); }
 
   absl::StatusOr<std::string> Probe() override {
     const std::string path = absl::StrCat(kTemporaryPrefix, "probe-", RandomNonce());

@@ -28,6 +28,8 @@ namespace dtrain::checkpoint {
 namespace {
 
 constexpr size_t kReadAheadBytesMin = 1 << 20;
+// A journal commits what several threads wait for at once.
+constexpr size_t kSyncsAtOnce = 4;
 // A system that reads so much ahead of a reader keeps a disk at work.
 constexpr int kReadsAheadKb = 4096;
 
@@ -125,6 +127,8 @@ class RealFileSystem final : public FileSystem {
     return fsync(handle) == 0 ? absl::OkStatus()
                               : ErrnoStatus(errno, "cannot make durable (fsync)");
   }
+
+  size_t SyncsAtOnce() const override { return kSyncsAtOnce; }
 
   absl::Status Close(int handle) override {
     UniqueFd fd(handle);

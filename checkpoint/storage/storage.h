@@ -160,6 +160,8 @@ class Storage {
   // It then does so in pages that grow, while ReadAhead asks for the smallest ones, each of which
   // takes time in the system and in the disk of a virtual machine.
   virtual bool reads_ahead() const { return false; }
+  // So many waits until files are durable end sooner side by side than one after the other.
+  virtual size_t syncs_at_once() const { return 1; }
   // Machines whose disks hold the files, so that several can be read at once.
   virtual size_t hosts() const { return 1; }
   // Bytes that this process may still write; none: unknown, or without a limit.
