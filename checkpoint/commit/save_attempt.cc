@@ -194,14 +194,16 @@ SavePlan SaveAttempt::MakePlan(const absl::StatusOr<std::vector<std::string>>& p
     return NoPlan(SaveOutcome::kAlreadyCommitted, absl::OkStatus());
   }
   make_room_();
-  const std::vector<std::string> folders = {absl::StrCat(folder_, "/", kModelFolder),
-                                            absl::StrCat(folder_, "/", kStateFolder)};
-  if (absl::Status status = storage_.MakeDirectories(folders); !status.ok()) {
+  if (absl::Status status = storage_.MakeDirectories(Folders()); !status.ok()) {
     RemoveOwnFiles();
     return NoPlan(SaveOutcome::kAbandoned, status);
   }
   plan.go = true;
   return plan;
+}
+
+std::vector<std::string> SaveAttempt::Folders() const {
+  return {absl::StrCat(folder_, "/", kModelFolder), absl::StrCat(folder_, "/", kStateFolder)};
 }
 
 RankReport SaveAttempt::WriteAll(const SavePlan& plan) {
@@ -220,8 +222,10 @@ RankReport SaveAttempt::WriteAll(const SavePlan& plan) {
     // While the last blocks of the state are on their way, all else is made durable. A name is as
     // good before its file's bytes as behind them, because both come before the manifest.
     DT_RETURN_IF_ERROR(SealAllBut(state));
-    DT_RETURN_IF_ERROR(storage_.SyncDirectory(absl::StrCat(folder_, "/", kModelFolder)));
-    return storage_.SyncDirectory(absl::StrCat(folder_, "/", kStateFolder));
+    for (const std::string& folder : Folders()) {
+      DT_RETURN_IF_ERROR(storage_.SyncDirectory(folder));
+    }
+    return absl::OkStatus();
   }();
   if (!report.status.ok()) {
     pending_.clear();
@@ -313,8 +317,13 @@ absl::Status SaveAttempt::Seal(size_t left) {
 absl::Status SaveAttempt::SealAllBut(size_t last) {
   PendingFile kept = std::move(pending_[last]);
   pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(last));
+  const size_t files = pending_.size();
+  const size_t folders = exchange_.rank() == 0 ? 1 : 0;  // It has made them.
   DT_RETURN_IF_ERROR(ForEachAtOnce(
-      pending_.size(), [this](uint64_t i) { return SealOne(pending_[i]); },
+      files + folders,
+      [&](uint64_t i) {
+        return i < files ? SealOne(pending_[i]) : storage_.SyncParents(Folders());
+      },
       storage_.syncs_at_once()));
   pending_.clear();
   pending_.push_back(std::move(kept));
@@ -324,8 +333,8 @@ absl::Status SaveAttempt::SealAllBut(size_t last) {
 absl::Status SaveAttempt::SealOne(PendingFile& pending) {
   DT_RETURN_IF_ERROR(FinishFile(storage_, pending));
   return options_.verify_after_write
-             ? VerifyFile(storage_, pending.written.path, pending.written.checksum,
-                          Verify::kHashes, /*from_medium=*/true)
+             ? VerifyFile(storage_, pending.written.path, pending.written.checksum, Verify::kHashes,
+                          /*from_medium=*/true)
              : absl::OkStatus();
 }
 

@@ -41,6 +41,7 @@ class SaveAttempt {
  private:
   absl::StatusOr<SavePlan> AgreeOnPlan();
   SavePlan MakePlan(const absl::StatusOr<std::vector<std::string>>& proposals);
+  std::vector<std::string> Folders() const;
   // Appends all bytes of this rank. All is durable then but the last large file's content.
   RankReport WriteAll(const SavePlan& plan);
   absl::Status WriteModel(const SavePlan& plan, RankReport& report);
@@ -52,7 +53,8 @@ class SaveAttempt {
                    absl::FunctionRef<absl::StatusOr<PendingFile>(const std::string& path)> write);
   // Seals files in their order, until at most `left` are at work.
   absl::Status Seal(size_t left);
-  // Seals all but the one at this place, several at once.
+  // Seals all but the one at this place, and makes the names of the folders durable, several at
+  // once.
   absl::Status SealAllBut(size_t last);
   absl::Status SealOne(PendingFile& pending);
   // A manifest that can be published as soon as all files are durable.

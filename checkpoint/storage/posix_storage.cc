@@ -20,6 +20,19 @@ std::string ParentOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
+// "a" and "a/b" of "a/b".
+std::vector<std::string> PrefixesOf(absl::Span<const std::string> paths) {
+  std::vector<std::string> prefixes;
+  for (const std::string& path : paths) {
+    for (size_t slash = path.find('/'); slash != std::string::npos;
+         slash = path.find('/', slash + 1)) {
+      prefixes.push_back(path.substr(0, slash));
+    }
+    prefixes.push_back(path);
+  }
+  return prefixes;
+}
+
 class PosixWritableFile final : public WritableFile {
  public:
   PosixWritableFile(FileSystem& files, int handle, std::string display_name)
@@ -154,31 +167,30 @@ class PosixStorage : public Storage {
     return files_.SyncDirectory(ParentOf(to));
   }
 
-  absl::Status MakeDirectory(const std::string& path) override { return MakeDirectories({path}); }
+  absl::Status MakeDirectory(const std::string& path) override {
+    DT_RETURN_IF_ERROR(MakeDirectories({path}));
+    return SyncParents({path});
+  }
 
   absl::Status MakeDirectories(absl::Span<const std::string> paths) override {
-    // Their names are in these. All folders are made first, since a file system with a journal
-    // makes them durable together at the first sync.
-    std::vector<std::string> parents;
-    for (const std::string& path : paths) {
-      for (size_t slash = path.find('/');; slash = path.find('/', slash + 1)) {
-        const std::string prefix = path.substr(0, slash);
-        const absl::Status status = files_.MakeDirectory(prefix);
-        if (!status.ok() && !absl::IsAlreadyExists(status)) {
-          return status;
-        }
-        const std::string parent = ParentOf(prefix);
-        if (std::find(parents.begin(), parents.end(), parent) == parents.end()) {
-          parents.push_back(parent);
-        }
-        if (slash == std::string::npos) {
-          break;
-        }
+    for (const std::string& prefix : PrefixesOf(paths)) {
+      const absl::Status status = files_.MakeDirectory(prefix);
+      if (!status.ok() && !absl::IsAlreadyExists(status)) {
+        return status;
       }
     }
-    // Synced even if they exist, because their creator may not have synced them yet.
-    for (const std::string& parent : parents) {
-      DT_RETURN_IF_ERROR(files_.SyncDirectory(parent));
+    return absl::OkStatus();
+  }
+
+  absl::Status SyncParents(absl::Span<const std::string> paths) override {
+    // Also of folders that were there, because their creator may not have synced them yet.
+    std::vector<std::string> parents;
+    for (const std::string& prefix : PrefixesOf(paths)) {
+      const std::string parent = ParentOf(prefix);
+      if (std::find(parents.begin(), parents.end(), parent) == parents.end()) {
+        parents.push_back(parent);
+        DT_RETURN_IF_ERROR(files_.SyncDirectory(parent));
+      }
     }
     return absl::OkStatus();
   }

@@ -118,8 +118,11 @@ class Storage {
 
   // Creates the folder and its missing parents, durably; OK when it exists.
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
-  // The same for several, which may become durable together.
+  // The same for several, whose names may be durable only after SyncParents of the same paths.
   virtual absl::Status MakeDirectories(absl::Span<const std::string> paths);
+  virtual absl::Status SyncParents(absl::Span<const std::string> /*paths*/) {
+    return absl::OkStatus();
+  }
   // Makes creations and removals in the folder durable. "" is the root.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
   // The folder's entries, sorted by name; links and special files are left out. NotFound: no
