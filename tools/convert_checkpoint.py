@@ -28,8 +28,11 @@ import argparse
 import errno
 import json
 import os
+import pickle
+import re
 import shutil
 import sys
+import warnings
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -71,9 +74,32 @@ def read_dcp(folder):
     from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
     content = {}
-    _load_state_dict(content, storage_reader=dcp.FileSystemReader(folder),
-                     planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    reader = dcp.FileSystemReader(folder)
+    reader.read_metadata()  # Fails with what is wrong, where loading says that there is none.
+    _load_state_dict(content, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
     return content
+
+
+def dcp_errors():
+    """DCP's error, which is none of Python's Exception."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    return CheckpointException
+
+
+def cause_of(error):
+    """What DCP's error says by a traceback of many lines."""
+    failures = getattr(error, "failures", None)
+    return next(iter(failures.values()))[0] if failures else error
+
+
+def text_of(error):
+    """One line about `error`, without torch's advice to read the file in a way that runs code in it."""
+    if isinstance(error, EOFError):
+        return "a file ends too early"
+    if isinstance(error, pickle.UnpicklingError) and "Weights only" in str(error):
+        return ("it is no file of torch.save, or holds other things than tensors, numbers, lists and dictionaries; "
+                "save model.state_dict() instead of the model")
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def read_source(path):
@@ -89,12 +115,16 @@ def read_source(path):
     else:
         raise Refused(f"{path} is not there" if not os.path.exists(path) else f"{path} is no file and no folder")
     try:
-        return reader(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # They are torch's words to programmers.
+            return reader(path)
     except OSError:
         raise
-    except Exception as error:  # torch raises many kinds for files that are not what they should be.
-        first = str(error).strip().split("\n")[0] or type(error).__name__
-        raise Refused(f"{path} cannot be read by torch {torch.__version__}: {first}") from error
+    except (Exception, dcp_errors()) as error:  # torch raises many kinds for files that are not what they should be.
+        cause = cause_of(error)
+        if isinstance(cause, OSError):
+            raise cause
+        raise Refused(f"{path} cannot be read by torch {torch.__version__}: {text_of(cause)}") from error
 
 
 def chosen(content, key):
@@ -111,6 +141,17 @@ def chosen(content, key):
     return at
 
 
+def check_array(name, value):
+    """Refuses tensors that are not one value in memory for each element."""
+    import torch
+    kind = ("on the meta device" if value.is_meta else "quantized " + str(value.dtype).removeprefix("torch.")
+            if value.is_quantized else "" if value.layout == torch.strided else
+            str(value.layout).removeprefix("torch."))
+    if kind:
+        raise Refused(f"tensor {name} is {kind}, which safetensors does not hold: save it as a plain tensor, or "
+                      "leave it out of the state dict")
+
+
 def tensors_of(state, strip, dtype):
     """The tensors by their names in OUT, and the names that are left out."""
     import torch
@@ -123,10 +164,13 @@ def tensors_of(state, strip, dtype):
         public = str(name).removeprefix(strip)
         if public in tensors:
             raise Refused(f"two tensors are called {public} once --strip {strip} is taken off")
-        value = value.detach()
-        tensors[public] = value.to(to) if to is not None and value.is_floating_point() else value
-        if tensors[public].is_floating_point() and value.isfinite().all() and not tensors[public].isfinite().all():
-            raise Refused(f"tensor {public} has values beyond the range of {dtype}: take bf16 or fp32")
+        check_array(public, value)
+        tensors[public] = value.detach()
+        if to is not None and value.is_floating_point():
+            tensors[public] = tensors[public].to(to)
+            known = value.float() if value.itemsize == 1 else value  # torch does not ask fp8 what is finite.
+            if known.isfinite().all() and not tensors[public].isfinite().all():
+                raise Refused(f"tensor {public} has values beyond the range of {dtype}: take bf16 or fp32")
     if not tensors:
         inner = [str(name) for name, value in state.items() if isinstance(value, dict)]
         raise Refused("there is no tensor among " + (", ".join(map(str, list(state)[:8])) or "nothing")
@@ -147,10 +191,17 @@ def shards_of(tensors, most):
 
 
 def save(tensors, path):
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
-    # A copy each: safetensors refuses tensors that share memory.
-    save_file({name: value.contiguous().clone() for name, value in tensors.items()}, path,
-              metadata={"format": "pt"})
+    try:
+        # A copy each: safetensors refuses tensors that share memory.
+        save_file({name: value.contiguous().clone() for name, value in tensors.items()}, path,
+                  metadata={"format": "pt"})
+    except SafetensorError as error:  # It names the system's error by its number alone.
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise Refused(f"{path} cannot be written by safetensors: {text_of(error)}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1])), path) from error
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -187,6 +238,7 @@ def write(tensors, out, most):
 
 
 def convert(options):
+    options.out = options.out.rstrip("/") or "/"
     if os.path.lexists(options.out):
         raise Refused(f"{options.out} is there; it is left alone: give a path where nothing is")
     try:
@@ -214,7 +266,8 @@ def main(words):
         return 64
     except OSError as failure:
         print(f"{NAME}: {failure.filename or 'storage'}: {failure.strerror}", file=sys.stderr)
-        return 64 if failure.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST) else 75
+        return 64 if failure.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR,
+                                       errno.ENOTDIR) else 75
 
 
 if __name__ == "__main__":

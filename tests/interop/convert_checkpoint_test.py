@@ -101,14 +101,62 @@ class Convert(unittest.TestCase):
             name: value.to(torch.bfloat16) if value.is_floating_point() else value
             for name, value in self.state.items()})
 
+    def test_a_dcp_folder_that_is_not_whole_is_refused_in_one_line(self):
+        path = f"{self.folder}/dcp"
+        dcp.save({"model": self.state}, checkpoint_id=path, no_dist=True)
+        data = f"{path}/__0_0.distcp"
+        with open(data, "rb") as file:
+            whole = file.read()
+        os.remove(data)
+        self.refused(path, f"{data}: No such file or directory", words=["--key", "model"])
+        for cut in (b"", whole[:len(whole) // 2], bytes(len(whole))):
+            with open(data, "wb") as file:
+                file.write(cut)
+            self.refused(path, f"{path} cannot be read by torch", words=["--key", "model"])
+        with open(data, "wb") as file:
+            file.write(whole)
+        with open(f"{path}/.metadata", "rb+") as file:
+            file.truncate(50)
+        self.refused(path, f"{path} cannot be read by torch", words=["--key", "model"])
+
+    def test_tensors_that_are_no_arrays_are_refused_by_name(self):
+        path = f"{self.folder}/state.pt"
+        for value, kind in ((torch.eye(3).to_sparse(), "sparse"), (torch.empty(3, device="meta"), "meta"),
+                            (torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8), "qint8")):
+            torch.save({"w": value}, path)
+            self.refused(path, "tensor w is ", kind)
+        torch.save({"w": torch.zeros(2).to(torch.float8_e4m3fn), "v": torch.ones(2)}, path)
+        done = self.convert(path, "--dtype", "bf16")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_state(self.imported(self.out), {"w": torch.zeros(2, dtype=torch.bfloat16),
+                                                    "v": torch.ones(2, dtype=torch.bfloat16)})
+
+    def test_a_disk_that_fills_ends_with_75_and_leaves_nothing(self):
+        path = f"{self.folder}/state.pt"
+        torch.save({"w": torch.zeros(1000)}, path)
+        # A limit of file sizes fails the write as a full disk does.
+        done = subprocess.run(["bash", "-c", "trap '' XFSZ; ulimit -f 2; exec \"$@\"", "-", sys.executable,
+                               SCRIPT, path, self.out], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 75, done.stderr)
+        self.assertRegex(done.stderr, f"^convert_checkpoint: {self.out}.*: File too large\n$")
+        self.assertEqual(os.listdir(self.folder), ["state.pt"])
+
+    def test_a_folder_may_end_with_a_slash(self):
+        path = f"{self.folder}/state.pt"
+        torch.save(self.state, path)
+        out = f"{self.folder}/folder"
+        done = self.convert(path, out=f"{out}/")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_state(self.imported(out), self.state)
+
     def test_what_cannot_be_used_is_refused_in_one_line(self):
         path = f"{self.folder}/state.pt"
         self.refused(path, path, "is not there")
         with open(path, "wb") as file:
             file.write(b"no pickle")
-        self.refused(path, path, "cannot be read by torch")
-        torch.save(torch.nn.Linear(2, 2), path)
-        self.refused(path, path, "cannot be read by torch")  # It would run code.
+        self.refused(path, path, "cannot be read by torch", "holds other things than tensors")
+        torch.save(torch.nn.Linear(2, 2), path)  # It would run code.
+        self.refused(path, path, "cannot be read by torch", "save model.state_dict() instead of the model")
         torch.save([torch.zeros(2)], path)
         self.refused(path, "a state dict is a dictionary of tensors by name; found list")
         torch.save({"w": torch.tensor([70000.0])}, path)
