@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
@@ -84,10 +86,32 @@ absl::StatusOr<Target> OpenS3Target(std::string url) {
 
 }  // namespace
 
-absl::StatusOr<Target> OpenTarget(std::string directory) {
-  while (directory.size() > 1 && directory.back() == '/' && directory != "s3://") {
-    directory.pop_back();
+absl::StatusOr<std::string> PlaceOf(std::string path) {
+  while (path.size() > 1 && path.back() == '/' && !absl::EndsWith(path, "://")) {
+    path.pop_back();
   }
+  if (path.empty()) {
+    return absl::InvalidArgumentError("a path is empty; give a folder, as runs/gpt");
+  }
+  if (absl::StrContains(path, "://") && !IsS3Url(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is no path; allowed: a folder, or s3://bucket/prefix"));
+  }
+  return path;
+}
+
+absl::StatusOr<std::string> LocalPlaceOf(std::string path) {
+  DT_ASSIGN_OR_RETURN(path, PlaceOf(std::move(path)));
+  if (IsS3Url(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is in an object store; give a path of this machine. Checkpoints are "
+                           "copied to and from object stores by dtrain checkpoint copy"));
+  }
+  return path;
+}
+
+absl::StatusOr<Target> OpenTarget(std::string directory) {
+  DT_ASSIGN_OR_RETURN(directory, PlaceOf(std::move(directory)));
   if (IsS3Url(directory)) {
     return OpenS3Target(directory);
   }

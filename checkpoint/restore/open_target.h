@@ -19,6 +19,13 @@ struct Target {
   std::optional<StepId> id;  // Set if one checkpoint's folder was named.
 };
 
+// `path` without the slashes at its end. InvalidArgument: it is empty, or an address of another kind
+// than s3://.
+absl::StatusOr<std::string> PlaceOf(std::string path);
+
+// The same for what only a folder or file of this machine can be: s3:// is refused too.
+absl::StatusOr<std::string> LocalPlaceOf(std::string path);
+
 // A run directory is recognised by its config.json, whose checkpoint.dir is followed from the
 // folder that the run was started in (run.json), or by its checkpoints/ folder. NotFound: no such
 // folder; it says where it looked.

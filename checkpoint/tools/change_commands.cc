@@ -64,9 +64,7 @@ struct CopyTarget {
 };
 
 absl::StatusOr<CopyTarget> OpenCopyTarget(std::string path) {
-  while (path.size() > 1 && path.back() == '/') {
-    path.pop_back();
-  }
+  DT_ASSIGN_OR_RETURN(path, PlaceOf(std::move(path)));
   CopyTarget target;
   struct stat info {};
   const bool is_new = !IsS3Url(path) && stat(path.c_str(), &info) != 0 && errno == ENOENT;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "checkpoint/commit/writer.h"
+#include "checkpoint/restore/open_target.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "checkpoint/tools/logical_tensors.h"
 #include "checkpoint/tools/model_folder.h"
@@ -89,10 +90,7 @@ class WeightSource final : public StateSource {
 
 absl::StatusOr<WeightImport> ImportWeights(const std::string& source, const std::string& run_dir,
                                            const WeightImportOptions& options) {
-  std::string path = source;
-  while (path.size() > 1 && path.back() == '/') {
-    path.pop_back();
-  }
+  DT_ASSIGN_OR_RETURN(const std::string path, LocalPlaceOf(source));
   DT_ASSIGN_OR_RETURN(WeightSource weights, WeightSource::Create(path, options.dtype));
   DT_ASSIGN_OR_RETURN(const auto folder, OutputFolder::Create(run_dir));
   DT_RETURN_IF_ERROR(CheckRoom(folder->storage(), weights.bytes(), run_dir));

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "checkpoint/commit/nonce.h"
+#include "checkpoint/restore/open_target.h"
 #include "checkpoint/storage/posix_storage.h"
 
 namespace dtrain::checkpoint {
@@ -41,9 +42,7 @@ absl::Status CheckFree(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Create(std::string path) {
-  while (path.size() > 1 && path.back() == '/') {
-    path.pop_back();
-  }
+  DT_ASSIGN_OR_RETURN(path, LocalPlaceOf(std::move(path)));
   DT_RETURN_IF_ERROR(CheckFree(path));
   std::unique_ptr<OutputFolder> folder(
       new OutputFolder(path, absl::StrCat(path, ".partial-", RandomNonce())));

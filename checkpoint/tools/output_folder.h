@@ -13,7 +13,7 @@ namespace dtrain::checkpoint {
 class OutputFolder {
  public:
   // Begins a folder for `path`. AlreadyExists: something is there, other than an empty folder; it
-  // is left alone.
+  // is left alone. InvalidArgument: it is empty or the address of an object store.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Create(std::string path);
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;

@@ -97,6 +97,23 @@ absl::Status AddFolders(Storage& storage, const std::vector<StepId>& commits,
   return absl::OkStatus();
 }
 
+// NotFound unless a run has saved, or has tried to: there are checkpoints, parts of one or records.
+// Nothing at all is no error: an object store may hold unfinished uploads alone.
+absl::Status CheckIsOfARun(Storage& storage) {
+  DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
+  for (const Storage::Entry& entry : entries) {
+    if (entry.is_directory &&
+        (entry.name == "epochs" || StepId::FromDirectoryName(entry.name).has_value())) {
+      return absl::OkStatus();
+    }
+  }
+  if (entries.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat(
+      storage.DisplayName(""), " holds no checkpoint and no record of a run; nothing was changed"));
+}
+
 // Decides about saves of the newest attempt, of which a process may still live on another machine.
 void DecideNewest(const EpochMap& epochs, bool newest_is_good, RepairPlan& plan) {
   if (epochs.empty()) {
@@ -125,6 +142,7 @@ void DecideNewest(const EpochMap& epochs, bool newest_is_good, RepairPlan& plan)
 }  // namespace
 
 absl::StatusOr<RepairPlan> PlanRepair(Storage& storage) {
+  DT_RETURN_IF_ERROR(CheckIsOfARun(storage));
   RepairPlan plan;
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   for (const auto& [number, record] : epochs) {

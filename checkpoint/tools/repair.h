@@ -41,7 +41,8 @@ struct RepairPlan {
 };
 
 // Reads every byte of all checkpoints and writes nothing. Errors are those of reading that may be
-// temporary, or that another user could avoid; damage is no error.
+// temporary, or that another user could avoid; damage is no error. NotFound: no run has ever saved
+// here, so that files which are called like temporary ones are somebody else's.
 absl::StatusOr<RepairPlan> PlanRepair(Storage& storage);
 
 // Does what the plan says. REQUIRES: no process of this machine uses the folder.

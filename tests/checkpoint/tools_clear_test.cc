@@ -291,6 +291,17 @@ TEST_F(ClearTest, RepairTakesARunAndNoSingleCheckpoint) {
   ExpectRefused("repair " + folder_.path() + "/none", 64, {"is not a folder"});
 }
 
+TEST_F(ClearTest, RepairLeavesAFolderAloneInWhichNoRunHasSaved) {
+  DT_CHECK_OK(WriteFileAtomic(folder_.path() + "/.tmp-of-another-program", "text"));
+  ExpectRefused("repair " + folder_.path(), 64,
+                {folder_.path() + " holds no checkpoint and no record of a run"});
+  EXPECT_TRUE(FileExists(folder_.path() + "/.tmp-of-another-program"));
+  fs::create_directories(path_ + "/epochs");  // A run was killed before its first record.
+  DT_CHECK_OK(WriteFileAtomic(path_ + "/epochs/.tmp-E00000001-0123456789abcdef", "half"));
+  EXPECT_EQ(RunTool("repair " + path_).code, 0);
+  EXPECT_FALSE(FileExists(path_ + "/epochs/.tmp-E00000001-0123456789abcdef"));
+}
+
 TEST_F(ClearTest, AFileThatMayNotBeReadIsNoDamage) {
   Save({10, 20});
   fs::permissions(folder_.path(), fs::perms(0755));

@@ -219,6 +219,25 @@ TEST_F(ConvertTest, APlaceThatMayNotBeWrittenIsNamed) {
   EXPECT_THAT(Outputs(), IsEmpty());
 }
 
+TEST_F(ConvertTest, AddressesAndEmptyPathsAreNoFolders) {
+  const std::string model = runs_.path() + "/model";
+  ASSERT_EQ(RunTool(absl::StrCat("export ", run_, " ", model)).code, 0);
+  const std::string store = "s3://bucket/out";
+  for (const std::string& command :
+       {absl::StrCat("export ", run_, " ", store), absl::StrCat("import ", model, " ", store),
+        absl::StrCat("import ", store, " ", out_)}) {
+    ExpectRefused(command, 64, {"s3://bucket/out is in an object store", "dtrain checkpoint copy"});
+  }
+  EXPECT_FALSE(FileExists("s3:")) << "a folder of that name was made where the test runs";
+  for (const char* command : {"export ", "copy ", "diff "}) {
+    ExpectRefused(absl::StrCat(command, run_, " http://host/out"), 64,
+                  {"http://host/out is no path; allowed: a folder, or s3://bucket/prefix"});
+    ExpectRefused(absl::StrCat(command, run_, " ''"), 64, {"a path is empty"});
+  }
+  ExpectRefused(absl::StrCat("copy ", run_, " s3:///"), 64, {"is no name of a bucket"});
+  EXPECT_THAT(Outputs(), IsEmpty());
+}
+
 // --- import
 
 TEST_F(ConvertTest, AnImportIsACheckpointOfStepZeroWithTheWeightsAlone) {
