@@ -80,7 +80,7 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
       return absl::DeadlineExceededError(text);
     case EIO: {
       absl::Status status = absl::UnavailableError(text);
-      status.SetPayload(kDeviceError, absl::Cord());
+      MarkDeviceError(status);
       return status;
     }
     default:
@@ -91,5 +91,7 @@ absl::Status ErrnoStatus(int error_number, absl::string_view what) {
 bool IsDeviceError(const absl::Status& status) {
   return status.GetPayload(kDeviceError).has_value();
 }
+
+void MarkDeviceError(absl::Status& status) { status.SetPayload(kDeviceError, absl::Cord()); }
 
 }  // namespace dtrain

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/device_error.h"
 #include "base/status.h"
 #include "checkpoint/format/json_fields.h"
 
@@ -12,7 +13,9 @@ namespace {
 constexpr int kCodeMax = 16;  // absl::StatusCode::kUnauthenticated.
 
 Json StatusJson(const absl::Status& status) {
-  return {{"code", static_cast<int>(status.code())}, {"message", std::string(status.message())}};
+  return {{"code", static_cast<int>(status.code())},
+          {"device", IsDeviceError(status)},
+          {"message", std::string(status.message())}};
 }
 
 absl::StatusOr<Json> Parse(absl::string_view text) { return ParseJson(text, "save message"); }
@@ -22,8 +25,12 @@ absl::Status ReadStatus(JsonFields& fields, absl::Status& into) {
   DT_ASSIGN_OR_RETURN(const Json json, fields.Object("status"));
   JsonFields status(json, "status");
   DT_ASSIGN_OR_RETURN(const int64_t code, status.Integer("code", 0, kCodeMax));
+  DT_ASSIGN_OR_RETURN(const Json* device, status.Any("device"));
   DT_ASSIGN_OR_RETURN(const std::string message, status.String("message"));
   into = absl::Status(static_cast<absl::StatusCode>(code), message);
+  if (device->is_boolean() && device->get<bool>()) {
+    MarkDeviceError(into);
+  }
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/device_error.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/storage/faulty_file_system.h"
@@ -279,7 +280,9 @@ TEST(FaultTest, ARankThatFailedItselfKnowsWithoutTheVerdictThatNothingWasCommitt
   });
   for (const SaveReport& report : reports) {
     EXPECT_EQ(report.outcome, SaveOutcome::kAbandoned) << report.status;
+    EXPECT_TRUE(IsDeviceError(report.status)) << "each rank knows that a disk failed, and no peer";
   }
+  EXPECT_THAT(std::string(reports[0].status.message()), HasSubstr("rank 1: "));
   EXPECT_EQ(calm->List("")->size(), 1U) << "only epochs/ may be left";
 }
 

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <limits>
 
 #include "absl/strings/str_replace.h"
+#include "base/device_error.h"
+#include "base/status.h"
 
 namespace dtrain::checkpoint::save_messages_test {
 namespace {
@@ -93,6 +96,19 @@ TEST(SaveMessagesTest, AVerdictIsReadBackWithEachOutcome) {
   }
 }
 
+// A rank that ends with the error of another one's disk must not look like a victim of that rank,
+// because the launcher would then not know that a host has failed.
+TEST(SaveMessagesTest, AnErrorOfADeviceStaysOne) {
+  const absl::Status failed = ErrnoStatus(EIO, "cannot write a.safetensors");
+  ASSERT_TRUE(IsDeviceError(failed));
+  EXPECT_EQ(ParseProposal(Encode(SaveProposal{{1, 1}, 0, failed}))->status, failed);
+  EXPECT_EQ(ParsePlan(Encode(SavePlan{.outcome = 2, .status = failed}))->status, failed);
+  EXPECT_EQ(ParseReport(Encode(RankReport{.status = failed}))->status, failed);
+  EXPECT_EQ(ParseVerdict(Encode(SaveVerdict{2, failed, 0}))->status, failed);
+  const absl::Status lost = absl::UnavailableError("rank 1 is lost");
+  EXPECT_FALSE(IsDeviceError(ParseVerdict(Encode(SaveVerdict{2, lost, 0}))->status));
+}
+
 // `text` with `from` replaced; it must have been there.
 std::string Changed(const std::string& text, const std::string& from, const std::string& to) {
   EXPECT_THAT(text, HasSubstr(from));
@@ -111,6 +127,7 @@ TEST(SaveMessagesTest, AnythingElseIsRefusedByName) {
         Case{"\"step\":5", "\"step\":-1", "\"step\" is -1"},
         Case{"\"model_shards\":7", "\"model_shards\":-1", "\"model_shards\" is -1"},
         Case{"\"code\":0", "\"code\":17", "\"code\" is 17"},
+        Case{"\"device\"", "\"disk\"", "\"device\" is missing"},
         Case{"\"status\"", "\"state\"", "\"status\" is missing"},
         Case{"\"message\":\"\"", "\"message\":4", "\"message\" must be a string"},
         Case{"}}", "}", "save message"}}) {
