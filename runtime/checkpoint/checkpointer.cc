@@ -456,7 +456,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (!stopping) {
     return absl::OkStatus();
   }
-  saved.Update(state.tiers->Finish());
+  saved.Update(state.tiers->Finish(/*stopping=*/true));
   state.job.metrics().Flush();
   DT_ASSIGN_OR_RETURN(const std::string why, WhatStopped(state.job));
   state.job.state().saved_at_stop = saved.ok();
@@ -488,7 +488,7 @@ absl::Status Checkpointer::Finish() {
     }
   }
   state.journal.Finish();  // Removes on other hosts, which stay until their tiers have finished.
-  const absl::Status copied = state.tiers->Finish();
+  const absl::Status copied = state.tiers->Finish(/*stopping=*/false);
   state.job.metrics().Flush();
   return copied;
 }

@@ -193,6 +193,19 @@ class Remote(EndToEnd):
                      for path in glob.glob(f"{run_dir}/checkpoints/step-*/MANIFEST.json"))
         self.assertEqual(self.steps_in(url, server.endpoint)[-1], newest)
 
+    def test_the_last_copy_may_take_longer_than_ranks_wait_for_each_other(self):
+        server = self.server("seaweed")
+        slow = self.proxy(server, lambda: time.sleep(0.3))
+        url = f"s3://{s3_servers.BUCKET}/runs/slow"
+        run_dir = f"{self.folder}/slow"
+        result = self.run_program(
+            self.launch_command(2, run_dir, [*SETS, "train_steps=5", f"checkpoint.remote={url}"],
+                                extra=["--exit-barrier", "1"]), s3_servers.environment(slow.endpoint))
+        self.assertEqual(result.code, 0, result.output)
+        copied = [r for r in self.records(run_dir) if r.get("name") == "remote_copy"]
+        self.assertGreater(copied[-1]["m"]["ckpt/remote_seconds"], 1.5, "the copy was too fast to show it")
+        self.assertEqual(self.steps_in(url, server.endpoint), [5])
+
     def refused(self, url, env, *texts):
         """A start that ends soon, with one line that has the texts and no secret."""
         result = self.run_program(

@@ -23,6 +23,7 @@
 #include "checkpoint/storage/posix_storage.h"
 #include "comm/side_lines.h"
 #include "runtime/checkpoint/storage_room.h"
+#include "runtime/job/heartbeat.h"
 #include "runtime/job/job_state.h"
 
 namespace dtrain {
@@ -367,6 +368,8 @@ absl::Status CheckpointTiers::CopyOnRank0(const std::function<absl::Status()>& c
   const absl::Duration tell =
       std::min(kTellCopying, absl::Seconds(job_.config().comm_timeout_seconds()) / 4);
   while (true) {
+    // Else the agent would take a long copy for a hang of this rank.
+    const InnerPhase still(job_.state().heartbeat.get(), "save");
     const std::optional<absl::Status> end = ended.Pop(Deadline::After(tell));
     const std::string text = !end.has_value() ? kCopiesStill
                              : end->ok()      ? kCopied
@@ -378,8 +381,8 @@ absl::Status CheckpointTiers::CopyOnRank0(const std::function<absl::Status()>& c
   }
 }
 
-absl::Status CheckpointTiers::Finish() {
-  if (saves_ == nullptr) {
+absl::Status CheckpointTiers::Finish(bool stopping) {
+  if (saves_ == nullptr && (stopping || job_.config().checkpoint_remote().empty())) {
     return remote_->Finish();
   }
   const absl::Status status = CopyOnRank0([this] { return remote_->Finish(); });

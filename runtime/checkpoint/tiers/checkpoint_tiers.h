@@ -59,9 +59,11 @@ class CheckpointTiers {
   void Copy(const checkpoint::StepId& id) { remote_->Copy(id); }
   // The checkpoints that are being copied, or will be. Thread-safe.
   std::set<checkpoint::StepId> InUse() { return remote_->InUse(); }
-  // Waits until the newest checkpoint is in the tier behind too. Collective with a local tier,
-  // since rank 0 reads what the other hosts hold. An error: it is not there.
-  absl::Status Finish();
+  // Waits until the newest checkpoint is in the tier behind too. An error: it is not there. Only
+  // where the job is `stopping` and has no local tier do the others not wait for rank 0: it reads
+  // nothing of theirs, and their hosts may have little time left. At the end of a run the launcher
+  // would take the rank that goes on for one that is stuck.
+  absl::Status Finish(bool stopping);
 
  private:
   struct Hosts;  // Who is on which host.
