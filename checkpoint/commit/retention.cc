@@ -32,32 +32,6 @@ absl::Status RemoveTemporaries(Storage& storage, const std::string& folder,
   return first;
 }
 
-absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<StepId> resumed_from,
-                             const std::vector<StepId>& commits) {
-  absl::Status first;
-  DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
-  for (const Storage::Entry& entry : entries) {
-    const std::optional<StepId> id = StepId::FromDirectoryName(entry.name);
-    if (id && id->epoch <= current.epoch && id != current && id != resumed_from &&
-        std::find(commits.begin(), commits.end(), *id) == commits.end()) {
-      // Who unlinked the manifest may have died before that was durable.
-      first.Update(storage.SyncDirectory(entry.name));
-      first.Update(RemoveTree(storage, entry.name));
-    }
-  }
-  first.Update(storage.RemoveUnfinished([&](const std::string& path) {
-    const std::optional<StepId> id = StepId::FromDirectoryName(path.substr(0, path.find('/')));
-    return id && id->epoch <= current.epoch && *id != current;
-  }));
-  first.Update(RemoveTemporaries(storage, "", [](absl::string_view) { return true; }));
-  // A newer attempt may be writing its record now; older ones no longer can.
-  const std::string own = EpochPath(current.epoch).substr(sizeof("epochs/") - 1);
-  first.Update(RemoveTemporaries(storage, "epochs", [&own](absl::string_view name) {
-    return name.substr(0, own.size()) <= own;
-  }));
-  return first;
-}
-
 // The commits of `line` with the best values that verify, at most keep.best.
 std::set<StepId> BestOf(const RetentionInput& input, const std::vector<StepId>& line,
                         absl::FunctionRef<bool(const StepId&)> verified) {
@@ -79,6 +53,32 @@ std::set<StepId> BestOf(const RetentionInput& input, const std::vector<StepId>& 
 }
 
 }  // namespace
+
+absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<StepId> resumed_from,
+                             const std::vector<StepId>& commits) {
+  absl::Status first;
+  DT_ASSIGN_OR_RETURN(const auto entries, storage.List(""));
+  for (const Storage::Entry& entry : entries) {
+    const std::optional<StepId> id = StepId::FromDirectoryName(entry.name);
+    if (id && entry.is_directory && id->epoch <= current.epoch && id != current &&
+        id != resumed_from && std::find(commits.begin(), commits.end(), *id) == commits.end()) {
+      // Who unlinked the manifest may have died before that was durable.
+      first.Update(storage.SyncDirectory(entry.name));
+      first.Update(RemoveTree(storage, entry.name));
+    }
+  }
+  first.Update(storage.RemoveUnfinished([&](const std::string& path) {
+    const std::optional<StepId> id = StepId::FromDirectoryName(path.substr(0, path.find('/')));
+    return id && id->epoch <= current.epoch && *id != current;
+  }));
+  first.Update(RemoveTemporaries(storage, "", [](absl::string_view) { return true; }));
+  // A newer attempt may be writing its record now; older ones no longer can.
+  const std::string own = EpochPath(current.epoch).substr(sizeof("epochs/") - 1);
+  first.Update(RemoveTemporaries(storage, "epochs", [&own](absl::string_view name) {
+    return name.substr(0, own.size()) <= own;
+  }));
+  return first;
+}
 
 std::optional<double> MetricOf(const Manifest& manifest, absl::string_view name) {
   const auto metrics = manifest.state.engine.find("metrics");

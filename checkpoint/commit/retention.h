@@ -60,6 +60,13 @@ std::map<StepId, double> ReadMetrics(Storage& storage, const Retention& keep,
 // Removes a commit: its manifest first, durably, so that a crash leaves no half of a checkpoint.
 absl::Status RemoveCommit(Storage& storage, const StepId& id);
 
+// Removes what saves or copies that have ended left behind without a commit: folders of steps but
+// for `current`, `resumed_from` and the `commits`, unfinished uploads, temporary files. Those of
+// epochs behind that of `current` stay. Goes on after an error and returns the first. REQUIRES:
+// `commits` are all that the storage has, and no save or copy but that of `current` is under way.
+absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<StepId> resumed_from,
+                             const std::vector<StepId>& commits);
+
 // Removes old commits (manifest first, durably, then the data), folders that can no longer become a
 // checkpoint, and temporary files. `verified` holds the checkpoints that have been read back whole.
 // Goes on after an error and returns the first.

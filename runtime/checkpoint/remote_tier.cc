@@ -252,14 +252,14 @@ absl::Status RemoteTier::CopyOne(const StepId& id) {
        {"path", remote_->DisplayName(id.DirectoryName())},
        {"files_by_hosts", copied.files_sent},  // The rest went through this rank.
        {"m", {{"ckpt/remote_bytes", copied.bytes}, {"ckpt/remote_seconds", seconds}}}});
-  if (const absl::Status removed = RemoveOld(id.epoch); !removed.ok()) {
+  if (const absl::Status removed = RemoveOld(id); !removed.ok()) {
     DT_LOG(Warning) << "cannot remove old checkpoints of " << remote_->DisplayName("") << ": "
                     << removed.message();
   }
   return absl::OkStatus();
 }
 
-absl::Status RemoteTier::RemoveOld(int64_t epoch) {
+absl::Status RemoteTier::RemoveOld(const StepId& copied) {
   DT_ASSIGN_OR_RETURN(const checkpoint::EpochMap epochs, checkpoint::ReadEpochs(*remote_));
   DT_ASSIGN_OR_RETURN(const std::vector<StepId> commits, checkpoint::ListCheckpoints(*remote_));
   const checkpoint::RetentionInput input{
@@ -267,7 +267,7 @@ absl::Status RemoteTier::RemoveOld(int64_t epoch) {
       .commits = commits,
       .keep = keep_,
       .resumed_from = std::nullopt,
-      .own_epoch = epoch,
+      .own_epoch = copied.epoch,
       .metrics = checkpoint::ReadMetrics(*remote_, keep_, commits)};
   // One of an attempt before may have lost a file since.
   const auto is_whole = [this](const StepId& id) {
@@ -282,6 +282,7 @@ absl::Status RemoteTier::RemoveOld(int64_t epoch) {
     first.Update(checkpoint::RemoveCommit(*remote_, id));
     whole_.erase(id);
   }
+  first.Update(checkpoint::RemoveLeftovers(*remote_, copied, std::nullopt, commits));
   return first;
 }
 

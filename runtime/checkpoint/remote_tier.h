@@ -68,7 +68,9 @@ class RemoteTier {
   absl::Status MakeWay(const checkpoint::StepId& id);
   void CopyWanted();
   absl::Status CopyOne(const checkpoint::StepId& id);
-  absl::Status RemoveOld(int64_t epoch);
+  // Removes old checkpoints there, and what copies that failed or were cut have left. `copied`: the
+  // one that has just become whole.
+  absl::Status RemoveOld(const checkpoint::StepId& copied);
   void Note(const checkpoint::StepId& id, const absl::Status& status);
 
   Job& job_;

@@ -152,6 +152,26 @@ TEST(RemoteTierTest, ACopyThatFailsIsAnAlarmAndIsCaughtUpWith) {
   EXPECT_THAT(failed[0]["error"].get<std::string>(), HasSubstr(remote.path()));
 }
 
+// An outage in a copy, or the end of the process, leaves files there, and newer checkpoints are
+// copied next.
+TEST(RemoteTierTest, WhatCopiesThatDidNotEndHaveLeftIsRemoved) {
+  const testing::TempFolder folder;
+  const testing::TempFolder remote;
+  const auto model_of = [&](const checkpoint::StepId& id) {
+    return absl::StrCat(remote.path(), "/", id.DirectoryName(), "/model");
+  };
+  const checkpoint::StepId cut{1, 1};
+  const checkpoint::StepId of_a_newer_attempt{9, 1};
+  for (const checkpoint::StepId& id : {cut, of_a_newer_attempt}) {
+    ASSERT_TRUE(MakeDirectories(model_of(id)).ok());
+    ASSERT_TRUE(WriteFileAtomic(model_of(id) + "/model.safetensors", "a part").ok());
+  }
+  EXPECT_THAT(TrainOn(folder.path(), {.remote = remote.path()}), Each(absl::OkStatus()));
+  EXPECT_THAT(StepsIn(remote.path()), Contains(6));
+  EXPECT_FALSE(FileExists(model_of(cut)));
+  EXPECT_TRUE(FileExists(model_of(of_a_newer_attempt))) << "its copy may be under way";
+}
+
 TEST(RemoteTierTest, ALastCheckpointThatIsHereAloneIsSaidAndTheNextStartCopiesIt) {
   const testing::TempFolder folder;
   const testing::TempFolder remote;
