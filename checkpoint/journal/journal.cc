@@ -172,9 +172,11 @@ void Journal::CutTo(int64_t step) {
 
 absl::Status RemoveSegmentsBefore(Storage& storage, const StepId& id) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
-  int64_t fresh = 0;  // The attempt that began anew; what is older is another run's.
+  // The attempt that began anew; what is older is another run's. One whose record is damaged may be
+  // it.
+  int64_t fresh = 0;
   for (const auto& [epoch, record] : epochs) {
-    if (epoch <= id.epoch && record.has_value() && !record->resumed_from.has_value()) {
+    if (epoch <= id.epoch && (!record.has_value() || !record->resumed_from.has_value())) {
       fresh = epoch;
     }
   }

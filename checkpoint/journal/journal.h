@@ -75,8 +75,8 @@ class Journal {
 };
 
 // Removes the segments that a durable checkpoint `id` has made needless: its attempt's of earlier
-// bases, and those of the attempts before it, back to the last fresh start. Goes on after an error
-// and returns the first.
+// bases, and those of the attempts before it, back to the last fresh start or damaged record. Goes
+// on after an error and returns the first.
 absl::Status RemoveSegmentsBefore(Storage& storage, const StepId& id);
 
 // The segments in the storage, by attempt, then base. Empty without a journal.

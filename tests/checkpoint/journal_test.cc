@@ -340,6 +340,11 @@ TEST(JournalTest, RemovesWhatADurableCheckpointHasMadeNeedless) {
   }
   ASSERT_TRUE(RemoveSegmentsBefore(*storage, {3, 20}).ok());
   EXPECT_EQ(*ListSegments(*storage), (std::vector<StepId>{{1, 0}, {3, 20}, {4, 5}}));
+  // The attempt whose record is damaged may be the fresh start.
+  ASSERT_TRUE(storage->RemoveFile(EpochPath(2)).ok());
+  ASSERT_TRUE(WriteSmallFile(*storage, EpochPath(2), "damaged", Access::kEveryone).ok());
+  ASSERT_TRUE(RemoveSegmentsBefore(*storage, {3, 20}).ok());
+  EXPECT_EQ(*ListSegments(*storage), (std::vector<StepId>{{1, 0}, {3, 20}, {4, 5}}));
 }
 
 // The machine may lose its power at any call: each step whose Append had returned is there.

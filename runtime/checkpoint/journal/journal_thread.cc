@@ -14,6 +14,13 @@
 
 namespace dtrain {
 
+void RemoveJournalBefore(checkpoint::Storage& storage, const checkpoint::StepId& id) {
+  if (const absl::Status removed = checkpoint::RemoveSegmentsBefore(storage, id); !removed.ok()) {
+    DT_LOG(Warning) << "cannot remove journalled steps before " << id.ToString() << ": "
+                    << removed.message();
+  }
+}
+
 JournalThread::JournalThread(checkpoint::Storage& storage)
     : storage_(storage),
       // The next step waits for it. At a low priority it would get a tenth of a busy core, and what
@@ -82,13 +89,7 @@ absl::Status JournalThread::Append(const Step& step, double& seconds) {
 }
 
 void JournalThread::RemoveBefore(const checkpoint::StepId& id) {
-  const auto remove = [this, id] {
-    if (const absl::Status removed = checkpoint::RemoveSegmentsBefore(storage_, id);
-        !removed.ok()) {
-      DT_LOG(Warning) << "cannot remove journalled steps before " << id.ToString() << ": "
-                      << removed.message();
-    }
-  };
+  const auto remove = [this, id] { RemoveJournalBefore(storage_, id); };
   worker_.Submit(remove, Deadline::After(absl::ZeroDuration()));
 }
 

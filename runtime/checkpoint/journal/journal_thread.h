@@ -17,6 +17,10 @@
 
 namespace dtrain {
 
+// Removes the journalled steps that the durable checkpoint `id` has made needless; an error is only
+// logged.
+void RemoveJournalBefore(checkpoint::Storage& storage, const checkpoint::StepId& id);
+
 class JournalThread {
  public:
   // REQUIRES: `storage` outlives this object.

@@ -1,5 +1,9 @@
 #include "runtime/checkpoint/journal/run_journal.h"
 
+#include <utility>
+
+#include "runtime/checkpoint/journal/journal_thread.h"
+
 namespace dtrain {
 
 absl::Status RunJournal::Check() const {
@@ -20,6 +24,8 @@ void RunJournal::Begin(checkpoint::Storage& storage, const checkpoint::EpochReco
   if (is_wanted_) {
     journal_ = std::make_shared<StepJournal>(job_, storage, engines_[0].second->state(), place);
     journal_->Begin(epoch, buffers);
+  } else {
+    left_in_ = &storage;
   }
 }
 
@@ -36,8 +42,13 @@ void RunJournal::Rotate() {
 }
 
 void RunJournal::RemoveBefore(const checkpoint::StepId& id) {
-  if (journal_ != nullptr && job_.rank() == 0) {
+  if (job_.rank() != 0) {
+    return;
+  }
+  if (journal_ != nullptr) {
     journal_->RemoveBefore(id);
+  } else if (checkpoint::Storage* const storage = std::exchange(left_in_, nullptr)) {
+    RemoveJournalBefore(*storage, id);
   }
 }
 

@@ -1,5 +1,5 @@
-// The step journal as a Checkpointer uses it: every call does nothing where checkpoint.journal is
-// "off". For the thread that trains, which makes the same calls on every rank.
+// The step journal as a Checkpointer uses it: nothing is written where checkpoint.journal is "off".
+// For the thread that trains, which makes the same calls on every rank.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,8 @@ class RunJournal {
   void EndStep(const TrackedStates& states, absl::Span<const NamedTensor> tensors);
   // A checkpoint of the step is saved, or its save begins.
   void Rotate();
-  // A checkpoint is durable: what came before it is not needed.
+  // A checkpoint is durable: what came before it is not needed, also where this run writes no
+  // journal and an attempt before has left one.
   void RemoveBefore(const checkpoint::StepId& id);
   void Finish();
 
@@ -52,6 +53,7 @@ class RunJournal {
   const Engines& engines_;
   const bool is_wanted_;
   std::shared_ptr<StepJournal> journal_;
+  checkpoint::Storage* left_in_ = nullptr;  // What an attempt before has left lies there.
 };
 
 }  // namespace dtrain

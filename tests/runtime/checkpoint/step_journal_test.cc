@@ -37,7 +37,9 @@
 namespace dtrain::step_journal_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::RankContext;
 using testing::RecordsOf;
 using testing::SavedStep;
@@ -446,6 +448,19 @@ TEST(JournalThreadTest, AnExceptionEndsTheSegmentAsAFailedWriteDoes) {
   thread.WaitUntilIdle();
   EXPECT_THAT(std::string(thread.failure().message()), HasSubstr("in the step journal's thread"));
   EXPECT_EQ(thread.work().steps, 0) << "step 2 counts as durable, and no reader would find it";
+}
+
+TEST(JournalOffTest, ARunThatGoesOnWithoutAJournalRemovesItWithItsFirstCheckpoint) {
+  const testing::TempFolder folder;
+  TrainOn(1, folder.path(), {.until = 6, .ends = false});
+  EXPECT_THAT(Segments(folder.path()), ElementsAre(checkpoint::StepId{1, 4}));
+  const Training off{.overrides = {"checkpoint.journal=off"}, .until = 7, .ends = false};
+  for (int i = 0; i < 2; ++i) {  // Until then each attempt needs its steps.
+    EXPECT_EQ(TrainOn(1, folder.path(), off).resumed, 6);
+    EXPECT_THAT(Segments(folder.path()), ElementsAre(checkpoint::StepId{1, 4}));
+  }
+  TrainOn(1, folder.path(), {.overrides = off.overrides, .until = 8});
+  EXPECT_THAT(Segments(folder.path()), IsEmpty());
 }
 
 // A fresh start takes nothing from the journal of the run before.
