@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/device_error.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/journal/journal.h"
@@ -58,7 +59,8 @@ absl::StatusOr<bool> MendFile(Storage& storage, const SegmentFile& file, int64_t
   for (size_t drops = 0; drops < kCopiesMax; ++drops) {
     const Reach opened = ReachOf(SegmentReader::Open(storage, file), from);
     // Anything else, as a host that cannot be reached, says nothing about this copy.
-    if (!absl::IsInvalidArgument(opened.end) && !absl::IsOutOfRange(opened.end)) {
+    if (!absl::IsInvalidArgument(opened.end) && !absl::IsOutOfRange(opened.end) &&
+        !IsDeviceError(opened.end)) {
       return drops > 0;
     }
     const int64_t best = BestOther(storage, file, from);

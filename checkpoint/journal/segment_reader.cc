@@ -114,11 +114,10 @@ void SegmentReader::FindRecords() {
   for (int64_t step = header_.id.step + 1; offset < file_->bytes(); ++step) {
     const absl::StatusOr<Record> record = RecordAt(step, offset);
     if (!record.ok()) {
-      // The code says whether the record is damaged or could not be read.
-      end_ = absl::Status(
-          record.status().code(),
-          absl::StrFormat("%s counts up to step %d: no whole record begins at byte %d: %s", name_,
-                          step - 1, offset, record.status().message()));
+      // Whether the record is damaged or could not be read stays as it was.
+      end_ = Annotate(record.status(),
+                      absl::StrFormat("%s counts up to step %d: no whole record begins at byte %d",
+                                      name_, step - 1, offset));
       DT_LOG(Info) << end_.message();
       return;
     }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/device_error.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/storage/block_reader.h"
@@ -109,7 +110,8 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
                         Verify verify, bool from_medium) {
   while (true) {
     const absl::Status status = VerifyCopy(storage, path, expected, verify, from_medium);
-    if (!absl::IsInvalidArgument(status)) {
+    // Of a sector that a disk cannot read another copy may be whole, as of bytes that are wrong.
+    if (!absl::IsInvalidArgument(status) && !IsDeviceError(status)) {
       return status;
     }
     DT_ASSIGN_OR_RETURN(const bool dropped, storage.DropDamaged(path));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/device_error.h"
 #include "base/status.h"
 #include "checkpoint/format/manifest.h"
 #include "comm/net/wire.h"
@@ -58,6 +59,7 @@ absl::StatusOr<FileRequest> ParseFileRequest(absl::string_view text) {
 std::string EncodeFileReply(const FileReply& reply) {
   comm::WireWriter writer;
   writer.U32(static_cast<uint32_t>(reply.status.raw_code()));
+  writer.U8(IsDeviceError(reply.status) ? 1 : 0);
   writer.Bytes(reply.status.message().substr(0, kFileErrorBytesMax));
   writer.U64(reply.number);
   std::string text = writer.Take();
@@ -68,13 +70,18 @@ std::string EncodeFileReply(const FileReply& reply) {
 absl::StatusOr<FileReply> ParseFileReply(absl::string_view text) {
   comm::WireReader reader(text);
   const uint32_t code = reader.U32();
+  const uint8_t of_device = reader.U8();
   const std::string message(reader.Bytes(kFileErrorBytesMax));
   FileReply reply;
   reply.number = reader.U64();
-  if (!reader.ok() || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) {
+  if (!reader.ok() || code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated) ||
+      of_device > 1) {
     return MalformedFileMessage("reply");
   }
   reply.status = absl::Status(static_cast<absl::StatusCode>(code), message);
+  if (of_device == 1) {
+    MarkDeviceError(reply.status);
+  }
   reply.text = std::string(reader.Rest());
   return reply;
 }

@@ -5,19 +5,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/device_error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/status.h"
 #include "checkpoint/journal/journal.h"
 #include "checkpoint/journal/mend_segments.h"
 #include "checkpoint/journal/segment_writer.h"
+#include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "runtime/checkpoint/tiers/hosts_replicas.h"
+#include "tests/checkpoint/forwarding_storage.h"
 #include "tests/runtime/testing/job_for_tests.h"
 
 namespace dtrain::hosts_storage_test {
@@ -104,6 +110,56 @@ TEST_F(HostsStorageTest, RanksThatDropFilesOfOneFolderAtOnceKeepTheCopiesThatAre
   }
   EXPECT_FALSE(first->DropDamaged(b).value());  // Now it is the last one.
   EXPECT_EQ(Text("memory-0/" + b), "whole__");
+}
+
+// A file of which a disk cannot read the bytes from `bad` on.
+class BadSectors final : public checkpoint::ReadableFile {
+ public:
+  BadSectors(std::unique_ptr<checkpoint::ReadableFile> file, uint64_t bad)
+      : file_(std::move(file)), bad_(bad) {}
+  uint64_t bytes() const override { return file_->bytes(); }
+  absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> into) const override {
+    return offset + into.size() > bad_ ? ErrnoStatus(EIO, "cannot read disk-1")
+                                       : file_->ReadAt(offset, into);
+  }
+
+ private:
+  const std::unique_ptr<checkpoint::ReadableFile> file_;
+  const uint64_t bad_;
+};
+
+class BadDisk final : public checkpoint::ForwardingStorage {
+ public:
+  BadDisk(Storage& disk, uint64_t bad) : ForwardingStorage(disk), bad_(bad) {}
+  absl::StatusOr<std::unique_ptr<checkpoint::ReadableFile>> OpenFile(
+      const std::string& path) override {
+    DT_ASSIGN_OR_RETURN(auto file, inner_.OpenFile(path));
+    return std::make_unique<BadSectors>(std::move(file), bad_);
+  }
+
+ private:
+  const uint64_t bad_;
+};
+
+TEST_F(HostsStorageTest, ACopyThatADiskCannotReadIsDroppedForOneThatIsWhole) {
+  const std::string path = absl::StrCat(kStep, "/a");
+  checkpoint::FileChecksummer checksummer;
+  checksummer.Add(AsBytes("whole__"));
+  const checkpoint::FileChecksum whole = checksummer.Finish();
+  Write("disk-1/" + path, "whole__");
+  const auto disk = std::exchange(places_[1], nullptr);
+  places_[1] = std::make_unique<BadDisk>(*disk, /*bad=*/3);
+  const absl::Status lost =
+      checkpoint::VerifyFile(*RankOf(1), path, whole, checkpoint::Verify::kHashes);
+  EXPECT_TRUE(IsDeviceError(lost)) << lost;
+  EXPECT_EQ(Text("disk-1/" + path), "whole__") << "it is the last one";
+  Write("memory-0/" + path, "whole__");
+  const auto rank = RankOf(1);
+  const absl::Status found =
+      checkpoint::VerifyFile(*rank, path, whole, checkpoint::Verify::kHashes);
+  EXPECT_TRUE(found.ok()) << found;
+  EXPECT_EQ(Read(*rank, path), "whole__");
+  EXPECT_EQ(Text("disk-1/" + path), "none");
 }
 
 TEST_F(HostsStorageTest, AJournalGrowsOnTheDiskAndInTheMemoryOfTheNextHost) {
@@ -247,6 +303,19 @@ TEST_F(MendTest, AFlippedBitAnywhereIsMendedFromTheReplicaAndNamed) {
     EXPECT_EQ(LastWhole(*rank), 3);
     EXPECT_EQ(Text(absl::StrCat("disk-1/", kFirstRanks)), whole_);  // It is there again.
     EXPECT_FALSE(Mend(*rank));
+  }
+}
+
+TEST_F(MendTest, StepsThatADiskCannotReadAreTakenFromTheReplica) {
+  const auto disk = std::exchange(places_[1], nullptr);
+  for (size_t bad = 10; bad < whole_.size(); bad += 977) {  // In the header, heads and gradients.
+    SCOPED_TRACE(bad);
+    Put(whole_, whole_);
+    places_[1] = std::make_unique<BadDisk>(*disk, bad);
+    const auto rank = RankOf(1);
+    EXPECT_LT(LastWhole(*rank), 3);
+    EXPECT_TRUE(Mend(*rank));
+    EXPECT_THAT(said_, HasSubstr("leads to step 3"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/numeric/prng.h"
+#include "base/status.h"
 #include "base/unique_fd.h"
 #include "runtime/checkpoint/tiers/file_index.h"
 #include "runtime/checkpoint/tiers/file_messages.h"
@@ -48,6 +50,11 @@ TEST(FileMessagesTest, RequestsRepliesAndListsAreReadAsTheyWereWritten) {
   EXPECT_EQ(reply->status, absl::NotFoundError("no such"));
   EXPECT_EQ(reply->number, 3U);
   EXPECT_EQ(reply->text, "the rest");
+  // Another copy is read in place of one that a disk cannot read, but not for a host that is gone.
+  for (const absl::Status& failed :
+       {ErrnoStatus(EIO, "cannot read a"), absl::UnavailableError("it is gone")}) {
+    EXPECT_EQ(ParseFileReply(EncodeFileReply({failed}))->status, failed);
+  }
 
   const auto entries = ParseEntries(EncodeEntries({{"a", true, 0}, {"b", false, 1ULL << 33}}));
   ASSERT_TRUE(entries.ok()) << entries.status();
