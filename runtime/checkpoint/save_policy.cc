@@ -1,5 +1,9 @@
 #include "runtime/checkpoint/save_policy.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
 #include "absl/strings/str_format.h"
 
 namespace dtrain {
@@ -15,7 +19,8 @@ bool SavesOnTheWay(const Config& config) {
 
 checkpoint::Retention KeptCheckpoints(const Config& config) {
   const BestCheckpointsConfig best = config.checkpoint_best();
-  return {.newest = static_cast<int>(config.checkpoint_keep()),
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  return {.newest = static_cast<int>(std::min(config.checkpoint_keep(), kMost)),
           .every = config.checkpoint_keep_every(),
           .best = static_cast<int>(best.count),
           .metric = best.metric,

@@ -5,15 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "dtrain/engine.h"
+#include "runtime/checkpoint/save_policy.h"
 #include "runtime/job/job_state.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/chain_for_tests.h"
@@ -165,6 +170,18 @@ TEST_F(CheckpointerTest, ARunWhoseCheckpointsAreGoneDoesNotBeginAnew) {
   ExpectMisuse(again->checkpoints->RestoreLatest(), "--fresh");
   again->job->state().fresh = true;
   EXPECT_TRUE(again->checkpoints->RestoreLatest().ok());
+}
+
+// Where a number above 2^31 became one below 0, all but the two newest were removed.
+TEST(KeptCheckpointsTest, AnyNumberOfThemMayBeKept) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  for (const auto& [keep, newest] :
+       {std::pair(int64_t{0}, 0), {7, 7}, {3'000'000'000, kMost}, {4'294'967'297, kMost}}) {
+    const auto config = Config::Parse(
+        "{}", "test", {"train_batch_size=1", absl::StrCat("checkpoint.keep=", keep)}, 1);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(KeptCheckpoints(*config).newest, newest) << keep;
+  }
 }
 
 TEST_F(CheckpointerTest, AFileInThePlaceOfTheFolderIsNamedWithItsKey) {
