@@ -274,6 +274,7 @@ absl::StatusOr<Config> ConfigBuilder::Finish() {
   DT_RETURN_IF_ERROR(CheckActivations());
   DT_RETURN_IF_ERROR(CheckReplicas());
   DT_RETURN_IF_ERROR(CheckFolders());
+  CheckIdleKeys();
   CheckConsole();
   FillTyped();
   DT_RETURN_IF_ERROR(CheckAddresses());
@@ -389,6 +390,33 @@ absl::Status ConfigBuilder::CheckReplicas() const {
         WhereGiven(kKey), kKey, values_->integer(kKey), kKey));
   }
   return absl::OkStatus();
+}
+
+// A key that counts only beside another one is no mistake, but its user may rely on it.
+void ConfigBuilder::CheckIdleKeys() {
+  const bool beside =
+      values_->boolean("checkpoint.async") || values_->at("checkpoint.interval") == "continuous";
+  const bool keeps_best = values_->integer("checkpoint.keep_best") > 0;
+  const bool has_replicas = values_->integer("checkpoint.replicas") > 0;
+  const bool has_journal = values_->text("checkpoint.journal") != "off";
+  const struct {
+    const char* key;
+    bool counts;
+    const char* without;
+  } keys[] = {{"checkpoint.staging_memory", beside, "checkpoint.async"},
+              {"checkpoint.write_rate", beside, "checkpoint.async"},
+              {"checkpoint.best_metric", keeps_best, "checkpoint.keep_best"},
+              {"checkpoint.best_is", keeps_best, "checkpoint.keep_best"},
+              {"checkpoint.replica_dir", has_replicas, "checkpoint.replicas"},
+              {"checkpoint.replica_memory", has_replicas, "checkpoint.replicas"},
+              {"checkpoint.journal_dtype", has_journal, "checkpoint.journal"},
+              {"checkpoint.journal_share", has_journal, "checkpoint.journal"}};
+  for (const auto& [key, counts, without] : keys) {
+    if (!counts && !IsDefault(key)) {
+      values_->warnings.push_back(
+          absl::StrFormat("%s: %s has no effect without %s", WhereGiven(key), key, without));
+    }
+  }
 }
 
 // Ranks write to folders, and an object store is behind them.

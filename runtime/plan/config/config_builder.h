@@ -49,6 +49,7 @@ class ConfigBuilder {
   absl::Status CheckSharding() const;
   absl::Status CheckActivations();
   absl::Status CheckReplicas() const;
+  void CheckIdleKeys();
   absl::Status CheckFolders() const;
   absl::Status CheckAddresses() const;
   void CheckConsole();

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Config Parsed(absl::string_view text, int world_size = 4) {
   absl::StatusOr<Config> config = Config::Parse(text, "run.json", {}, world_size);
@@ -160,6 +161,21 @@ TEST(ConfigValuesTest, CheckpointsHaveTheirs) {
   EXPECT_EQ(config.checkpoint_journal_share(), 0.5);
   EXPECT_EQ(config.checkpoint_dir(), "/first");
   EXPECT_EQ(config.checkpoint_shard_bytes_max(), 47);
+}
+
+TEST(ConfigValuesTest, WhatCountsOnlyBesideAnotherKeyIsSaid) {
+  const auto said = [](const std::string& checkpoint) {
+    return With(absl::StrCat(R"("checkpoint": {)", checkpoint, "}")).warnings();
+  };
+  EXPECT_THAT(said(R"("async": false, "staging_memory": 5, "write_rate": 6, "journal_share": 0.5,
+                      "best_is": "largest", "replica_memory": 7)"),
+              ElementsAre(HasSubstr("staging_memory has no effect without checkpoint.async"),
+                          HasSubstr("write_rate has no effect without checkpoint.async"),
+                          HasSubstr("best_is has no effect without checkpoint.keep_best"),
+                          HasSubstr("replica_memory has no effect without checkpoint.replicas"),
+                          HasSubstr("journal_share has no effect without checkpoint.journal")));
+  EXPECT_THAT(said(R"("interval": "continuous", "async": false, "write_rate": 6)"), IsEmpty());
+  EXPECT_THAT(said(R"("async": false, "write_rate": 0, "journal_dtype": "bf16")"), IsEmpty());
 }
 
 TEST(ConfigValuesTest, CheckpointsMayFollowEachOther) {
