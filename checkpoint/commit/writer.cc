@@ -76,6 +76,9 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
 
 void Writer::CollectAfter(StepId current) {
   is_collected_ = false;  // Also after an exception.
+  if (options_.leaves_old && options_.leaves_old()) {
+    return;
+  }
   const auto collect = [this, current] {
     const absl::Status collected = CollectOld(current);
     is_collected_ = collected.ok();

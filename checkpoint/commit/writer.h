@@ -46,6 +46,10 @@ struct WriterOptions {
   // The checkpoints that others read now, and that stay therefore. Called on rank 0, by the thread
   // that removes.
   std::function<std::set<StepId>()> in_use;
+  // Whether the job is about to end, so that nothing is removed behind a commit: whole checkpoints
+  // would be read back before. The next attempt removes it. Called on rank 0, by the thread that
+  // saves.
+  std::function<bool()> leaves_old;
 };
 
 enum class SaveOutcome {
@@ -74,7 +78,7 @@ class Writer {
   Writer(Storage& storage, WriterOptions options);
 
   // Blocks until the checkpoint is committed or given up. Rank 0 removes old checkpoints and
-  // remains of ended saves after each commit (see collect_beside). If that failed, it tries again
+  // remains of ended saves after each commit (see collect_beside and leaves_old). If that failed, it tries again
   // before it writes, because a nearly full disk would have no room for the next commit. Errors of
   // it are logged, not returned.
   SaveReport Save(int64_t step, StateSource& source, Exchange& exchange);

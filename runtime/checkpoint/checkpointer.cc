@@ -181,6 +181,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   // Else a save is beside training as a whole, or other hosts must stay until it has ended.
   options.collect_beside = background == nullptr && tiers->host().empty();
   options.in_use = [this] { return tiers->InUse(); };
+  options.leaves_old = [this] { return job.stop_agreed(); };
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
   return std::move(attempt.checkpoint);
 }

@@ -98,6 +98,7 @@ class CollectBesideTest : public ::testing::Test {
     WriterOptions options = OptionsFor(*epoch);
     options.keep.newest = 2;
     options.collect_beside = true;
+    options.leaves_old = [this] { return stops_; };
     writer_ = std::make_unique<Writer>(held_, options);
   }
   ~CollectBesideTest() override { held_.Release(); }
@@ -118,6 +119,7 @@ class CollectBesideTest : public ::testing::Test {
   const std::unique_ptr<Storage> calm_ = MakePosixStorage(files_);
   HeldStorage held_{*calm_};
   AloneExchange alone_;
+  bool stops_ = false;
   std::unique_ptr<Writer> writer_;
 };
 
@@ -130,6 +132,21 @@ TEST_F(CollectBesideTest, ASaveEndsBeforeThoseThatStayAreReadBack) {
   writer_.reset();  // Ends what is under way.
   EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 3}, StepId{1, 2}));
   EXPECT_GE(held_.reads(), 2);
+}
+
+// What a scheduler leaves it of time is for the save, and for its copy to other places.
+TEST_F(CollectBesideTest, AJobThatStopsReadsNothingBackAndTheNextAttemptRemoves) {
+  stops_ = true;
+  SaveThree();
+  writer_.reset();
+  EXPECT_EQ(held_.reads(), 0);
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
+  WriterOptions options = OptionsFor(*BeginEpoch(*calm_, "job", 1, StepId{1, 3}));
+  options.keep.newest = 2;
+  writer_ = std::make_unique<Writer>(*calm_, options);
+  FakeState state(4, 0, 1);
+  EXPECT_TRUE(writer_->Save(4, state.source(), alone_).durable());
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{2, 4}, StepId{1, 3}));
 }
 
 TEST_F(CollectBesideTest, TheNextSaveFindsOldCheckpointsGone) {
