@@ -334,6 +334,11 @@ TEST(RemoteTierTest, WrongPlacesAreRefusedByName) {
               HasSubstr("the folder of the checkpoints themselves"));
   EXPECT_THAT(TrainOn(folder.path(), {.remote = "/proc/no/such"})[0].message(),
               HasSubstr("checkpoint.remote: "));
+  // A folder in which nobody may make a file, root neither.
+  const absl::Status read_only = TrainOn(folder.path(), {.remote = "/sys/kernel"})[0];
+  EXPECT_EQ(read_only.code(), absl::StatusCode::kPermissionDenied) << read_only;
+  EXPECT_THAT(std::string(read_only.message()),
+              HasSubstr("checkpoint.remote cannot be written: cannot create /sys/kernel/"));
   EXPECT_THAT(TrainOn(folder.path(), {.remote = "s3://"})[0].message(),
               HasSubstr("checkpoint.remote: "));
 }
