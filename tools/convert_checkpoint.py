@@ -87,7 +87,7 @@ def dcp_errors():
 
 
 def cause_of(error):
-    """What DCP's error says by a traceback of many lines."""
+    """The error inside of DCP's, whose text is a traceback of many lines."""
     failures = getattr(error, "failures", None)
     return next(iter(failures.values()))[0] if failures else error
 

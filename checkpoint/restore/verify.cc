@@ -110,7 +110,7 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
                         Verify verify, bool from_medium) {
   while (true) {
     const absl::Status status = VerifyCopy(storage, path, expected, verify, from_medium);
-    // Of a sector that a disk cannot read another copy may be whole, as of bytes that are wrong.
+    // Where a disk cannot read a sector, another copy may be whole too.
     if (!absl::IsInvalidArgument(status) && !IsDeviceError(status)) {
       return status;
     }

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Job& job, Storage& 
         "checkpoint.remote is ", place,
         ", the folder of the checkpoints themselves; name another place, or leave it empty"));
   }
-  if (remote != nullptr) {  // What may pass, as a full disk, is an alarm of the copies.
+  if (remote != nullptr) {  // A full disk or an outage may pass, and is an alarm of the copies.
     const absl::Status probed = remote->Probe().status();
     DT_RETURN_IF_ERROR(absl::IsPermissionDenied(probed)
                            ? Annotate(probed, "checkpoint.remote cannot be written")

@@ -134,7 +134,7 @@ TEST_F(CollectBesideTest, ASaveEndsBeforeThoseThatStayAreReadBack) {
   EXPECT_GE(held_.reads(), 2);
 }
 
-// What a scheduler leaves it of time is for the save, and for its copy to other places.
+// A scheduler may leave it little time, which is for the save and its copy to other places.
 TEST_F(CollectBesideTest, AJobThatStopsReadsNothingBackAndTheNextAttemptRemoves) {
   stops_ = true;
   SaveThree();

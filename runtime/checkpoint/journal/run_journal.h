@@ -53,7 +53,7 @@ class RunJournal {
   const Engines& engines_;
   const bool is_wanted_;
   std::shared_ptr<StepJournal> journal_;
-  checkpoint::Storage* left_in_ = nullptr;  // What an attempt before has left lies there.
+  checkpoint::Storage* left_in_ = nullptr;  // An attempt before may have left one there.
 };
 
 }  // namespace dtrain
