@@ -9,7 +9,7 @@ namespace dtrain {
 // same call is likely to fail again. Thread-safe.
 bool IsDeviceError(const absl::Status& status);
 
-// Makes `status` one, if it is an error: for who has heard of a device's error from another process.
+// Makes `status` one, if it is an error: for who has heard of one from another process.
 void MarkDeviceError(absl::Status& status);
 
 }  // namespace dtrain

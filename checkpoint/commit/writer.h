@@ -78,9 +78,9 @@ class Writer {
   Writer(Storage& storage, WriterOptions options);
 
   // Blocks until the checkpoint is committed or given up. Rank 0 removes old checkpoints and
-  // remains of ended saves after each commit (see collect_beside and leaves_old). If that failed, it tries again
-  // before it writes, because a nearly full disk would have no room for the next commit. Errors of
-  // it are logged, not returned.
+  // remains of ended saves after each commit (see collect_beside and leaves_old). If that failed,
+  // it tries again before it writes, because a nearly full disk would have no room for the next
+  // commit. Errors of it are logged, not returned.
   SaveReport Save(int64_t step, StateSource& source, Exchange& exchange);
 
   // The newest checkpoint of this attempt, else the one it resumed from.

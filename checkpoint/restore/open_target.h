@@ -19,8 +19,8 @@ struct Target {
   std::optional<StepId> id;  // Set if one checkpoint's folder was named.
 };
 
-// `path` without the slashes at its end. InvalidArgument: it is empty, or an address of another kind
-// than s3://.
+// `path` without the slashes at its end. InvalidArgument: it is empty, or an address of another
+// kind than s3://.
 absl::StatusOr<std::string> PlaceOf(std::string path);
 
 // The same for what only a folder or file of this machine can be: s3:// is refused too.
