@@ -85,16 +85,25 @@ absl::StatusOr<bool> SendFile(Storage& from, StepId id, const ManifestFile& file
   return false;  // Damaged there: the way by this machine names the place, and knows other copies.
 }
 
-absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storage& to) {
+absl::Status CheckGoesOn(const std::atomic<bool>* gives_up) {
+  return gives_up != nullptr && *gives_up
+             ? absl::CancelledError("the copy is given up, because its process ends")
+             : absl::OkStatus();
+}
+
+absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storage& to,
+                      const std::atomic<bool>* gives_up) {
   const std::string path = absl::StrCat(id.DirectoryName(), "/", file.path);
   DT_ASSIGN_OR_RETURN(const auto opened, OpenChecked(from, id, file));
   FileChecksummer checksummer;
   const auto write = [&]() -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto created, to.CreateFile(path, opened->bytes(), AccessOf(file)));
-    DT_RETURN_IF_ERROR(GiveFile(*opened, [&](absl::Span<const std::byte> block) {
-      checksummer.Add(block);
-      return created->Append(block);
-    }));
+    DT_RETURN_IF_ERROR(
+        GiveFile(*opened, [&](absl::Span<const std::byte> block) -> absl::Status {
+          DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+          checksummer.Add(block);
+          return created->Append(block);
+        }));
     return created->Finish();
   };
   absl::Status status = write();
@@ -102,7 +111,8 @@ absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storag
     status = absl::InvalidArgumentError(absl::StrCat(
         from.DisplayName(path), " is damaged: its XXH3-128 is not what the manifest says"));
   }
-  if (!status.ok() && !absl::IsAlreadyExists(status)) {
+  // One that is given up does not wait for the storage; the next copy replaces what it has left.
+  if (!status.ok() && !absl::IsAlreadyExists(status) && !absl::IsCancelled(status)) {
     to.RemoveFile(path).IgnoreError();
   }
   return status;
@@ -126,11 +136,12 @@ absl::StatusOr<Found> Look(Storage& to, StepId id, const ManifestFile& file) {
 }
 
 absl::Status CopyFiles(Storage& from, const Manifest& manifest, Storage& to, FileCopied copied,
-                       CopyResult& result) {
+                       const std::atomic<bool>* gives_up, CopyResult& result) {
   const std::string folder = manifest.id.DirectoryName();
   std::vector<Found> found;
   uint64_t missing = 0;
   for (const ManifestFile& file : manifest.files) {
+    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
     DT_ASSIGN_OR_RETURN(const Found there, Look(to, manifest.id, file));
     found.push_back(there);
     missing += there == Found::kWhole ? 0 : file.checksum.bytes;
@@ -140,6 +151,7 @@ absl::Status CopyFiles(Storage& from, const Manifest& manifest, Storage& to, Fil
   DT_RETURN_IF_ERROR(to.MakeDirectory(folder + "/state"));
   std::mutex mutex;
   const auto copy = [&](uint64_t i) -> absl::Status {
+    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
     const ManifestFile& file = manifest.files[i];
     const bool is_whole = found[i] == Found::kWhole;
     if (found[i] == Found::kPart) {
@@ -148,7 +160,8 @@ absl::Status CopyFiles(Storage& from, const Manifest& manifest, Storage& to, Fil
     bool is_sent = false;
     if (!is_whole) {
       DT_ASSIGN_OR_RETURN(is_sent, SendFile(from, manifest.id, file, to));
-      DT_RETURN_IF_ERROR(is_sent ? absl::OkStatus() : CopyFile(from, manifest.id, file, to));
+      DT_RETURN_IF_ERROR(is_sent ? absl::OkStatus()
+                                 : CopyFile(from, manifest.id, file, to, gives_up));
     }
     const std::lock_guard lock(mutex);
     result.files_kept += is_whole ? 1 : 0;
@@ -187,8 +200,8 @@ absl::Status CheckThere(Storage& to, const Manifest& manifest, const std::string
 
 }  // namespace
 
-absl::StatusOr<CopyResult> CopyCheckpoint(Storage& from, StepId id, Storage& to,
-                                          FileCopied copied) {
+absl::StatusOr<CopyResult> CopyCheckpoint(Storage& from, StepId id, Storage& to, FileCopied copied,
+                                          const std::atomic<bool>* gives_up) {
   DT_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(from, id));
   const std::string path = absl::StrCat(id.DirectoryName(), "/", kManifestName);
   DT_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(from, path, kManifestBytesMax));
@@ -206,7 +219,7 @@ absl::StatusOr<CopyResult> CopyCheckpoint(Storage& from, StepId id, Storage& to,
     result.was_there = true;
     result.files_kept = result.files;
   } else if (absl::IsNotFound(there.status())) {
-    DT_RETURN_IF_ERROR(CopyFiles(from, manifest, to, copied, result));
+    DT_RETURN_IF_ERROR(CopyFiles(from, manifest, to, copied, gives_up, result));
   } else {
     return there.status();
   }

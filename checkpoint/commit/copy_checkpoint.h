@@ -4,6 +4,7 @@
 // once, each by its own machine if it can.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
@@ -28,6 +29,8 @@ using FileCopied = absl::FunctionRef<void(const ManifestFile& file, bool was_the
 // FailedPrecondition: `to` belongs to another run, or a run there would not resume from this
 // checkpoint; nothing is written. AlreadyExists: another checkpoint has this name. InvalidArgument:
 // a file of `from` is damaged; the message names file and block. ResourceExhausted: no room.
-absl::StatusOr<CopyResult> CopyCheckpoint(Storage& from, StepId id, Storage& to, FileCopied copied);
+// Cancelled: another thread has set `gives_up`, which may be null.
+absl::StatusOr<CopyResult> CopyCheckpoint(Storage& from, StepId id, Storage& to, FileCopied copied,
+                                          const std::atomic<bool>* gives_up = nullptr);
 
 }  // namespace dtrain::checkpoint

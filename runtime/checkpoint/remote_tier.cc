@@ -207,6 +207,9 @@ void RemoteTier::GoOnFrom(const StepId& id) {
     return;
   }
   worker_.Submit([this, id] {  // The place may be slow, or not answer.
+    if (ends_) {
+      return;
+    }
     const auto give = [this]() -> absl::Status {
       DT_ASSIGN_OR_RETURN(const checkpoint::EpochMap here, checkpoint::ReadEpochs(near_));
       DT_ASSIGN_OR_RETURN(const checkpoint::EpochMap there, checkpoint::ReadEpochs(*remote_));
@@ -241,7 +244,7 @@ void RemoteTier::CopyWanted() {
     const std::lock_guard lock(mutex_);
     id = copying_ = std::exchange(wanted_, std::nullopt);
   }
-  if (id.has_value()) {
+  if (id.has_value() && !ends_) {
     Note(*id, CopyOne(*id));
   }
 }
@@ -249,7 +252,7 @@ void RemoteTier::CopyWanted() {
 absl::Status RemoteTier::CopyOne(const StepId& id) {
   const int64_t begin = Clock::Real().MonotonicNanos();
   DT_ASSIGN_OR_RETURN(const checkpoint::CopyResult copied,
-                      checkpoint::CopyCheckpoint(near_, id, *remote_, Ignore));
+                      checkpoint::CopyCheckpoint(near_, id, *remote_, Ignore, &ends_));
   const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begin) * 1e-9;
   whole_.insert(id);  // It was compared with its checksums on the way.
   job_.metrics().LogEvent(
@@ -293,6 +296,9 @@ absl::Status RemoteTier::RemoveOld(const StepId& copied) {
 }
 
 void RemoteTier::Note(const StepId& id, const absl::Status& status) {
+  if (ends_) {
+    return;  // It was given up.
+  }
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);

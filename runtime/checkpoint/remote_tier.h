@@ -7,6 +7,7 @@
 // checkpoint tries again. For the thread that trains, on rank 0.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,7 +40,9 @@ class RemoteTier {
                                                           const std::string& place);
   RemoteTier(const RemoteTier&) = delete;
   RemoteTier& operator=(const RemoteTier&) = delete;
-  ~RemoteTier() = default;  // Ends the copy that is under way.
+  // Gives up the copy that is under way: a rank that fails would else tell why behind it, when its
+  // peers have long been blamed. The next attempt goes on with it.
+  ~RemoteTier() { ends_ = true; }
 
   // Before a run resumes: gives this place the records of attempts that it lacks, and copies the
   // newest whole checkpoint of the remote place here if no whole one here is as new. One that is
@@ -85,6 +88,7 @@ class RemoteTier {
   absl::Status last_;                          // How the last copy ended.
   std::optional<checkpoint::StepId> failed_;   // Its checkpoint, if it failed.
   int64_t failures_ = 0;
+  std::atomic<bool> ends_{false};
   Worker worker_;  // Ends first.
 };
 

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/commit/copy_checkpoint.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/tool_runs.h"
@@ -100,6 +102,27 @@ TEST_F(CopyTest, AnInterruptedCopyGoesOnAndTheManifestIsLast) {
   const Json again = ToolJson(absl::StrCat("copy ", from_, " ", to_));
   EXPECT_EQ(again["was_there"], true);
   EXPECT_EQ(again["files_that_were_there"], again["files"]);
+}
+
+// A rank may fail while a copy is under way.
+TEST_F(CopyTest, ACopyThatIsGivenUpEndsBeforeItsNextBlockAndGoesOnLater) {
+  const auto from = OpenPosixStorage(from_);
+  const auto to = OpenPosixStorage(to_);
+  std::atomic<bool> gives_up{false};
+  int copied = 0;
+  const auto note = [&](const ManifestFile& /*file*/, bool /*was_there*/) {
+    ++copied;
+    gives_up = true;
+  };
+  const auto cut = CopyCheckpoint(**from, StepId{2, 200}, **to, note, &gives_up);
+  EXPECT_EQ(cut.status().code(), absl::StatusCode::kCancelled) << cut.status();
+  EXPECT_EQ(copied, 1);
+  EXPECT_FALSE(FileExists(to_ + kFolder + "/MANIFEST.json"));
+  gives_up = false;
+  const auto whole = CopyCheckpoint(**from, StepId{2, 200}, **to, note);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->files_kept, 1U);
+  ExpectLoads(to_);
 }
 
 TEST_F(CopyTest, ADamagedFileIsNamedAndNoManifestIsWritten) {
