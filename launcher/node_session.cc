@@ -68,6 +68,10 @@ absl::Status WithRemedy(const absl::Status& status) {
                                          "; make room or give another --log-dir"));
 }
 
+absl::Status MakeRunDirectory(const std::string& path) {
+  return Annotate(MakeDirectories(path), absl::StrCat("run directory ", path));
+}
+
 absl::Status MakeLogFolder(const std::string& path) { return WithRemedy(MakeDirectories(path)); }
 
 // The name of this start of a Slurm step, for a file.
@@ -97,6 +101,9 @@ absl::StatusOr<int> NodeSession::ReadyRunDirectory(bool is_first, int world_size
     DT_RETURN_IF_ERROR(CheckConfiguration(options_.arguments, world_size, environment_));
     // Moved here and not by rank 0, because by then the agent has files open in it.
     DT_RETURN_IF_ERROR(MoveRunAside(run_dir_));
+    DT_RETURN_IF_ERROR(MakeRunDirectory(run_dir_));
+    // The attempt may end before rank 0 has looked there.
+    DT_RETURN_IF_ERROR(NoteFreshStart(run_dir_));
   }
   return NewestAttempt(log_dir_).value_or(-1) + 1;
 }
@@ -107,7 +114,7 @@ absl::Status NodeSession::OpenRunDirectory(const std::string& run_id) {
   if (reporter_ != nullptr) {
     return absl::OkStatus();
   }
-  DT_RETURN_IF_ERROR(Annotate(MakeDirectories(run_dir_), absl::StrCat("run directory ", run_dir_)));
+  DT_RETURN_IF_ERROR(MakeRunDirectory(run_dir_));
   DT_RETURN_IF_ERROR(MakeLogFolder(log_dir_));
   if (access(run_dir_.c_str(), W_OK | X_OK) != 0) {
     return ErrnoStatus(errno, absl::StrCat("run directory ", run_dir_, " is not writable"));

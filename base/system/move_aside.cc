@@ -1,5 +1,7 @@
 #include "base/system/move_aside.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +16,8 @@
 
 namespace dtrain {
 namespace {
+
+std::string FreshStartNote(const std::string& path) { return absl::StrCat(path, "/fresh-start"); }
 
 absl::Status RenameAside(const std::string& from, const std::string& to) {
   return rename(from.c_str(), to.c_str()) == 0
@@ -61,6 +65,19 @@ absl::Status MoveRunAside(const std::string& path, Leave leave) {
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("10,000 old runs stand beside ", path, "; remove some"));
+}
+
+absl::Status NoteFreshStart(const std::string& path) {
+  return WriteFileAtomic(FreshStartNote(path), "--fresh: no attempt has begun yet\n");
+}
+
+bool IsFreshStartDue(const std::string& path) { return FileExists(FreshStartNote(path)); }
+
+absl::Status EndFreshStart(const std::string& path) {
+  const std::string note = FreshStartNote(path);
+  return unlink(note.c_str()) == 0 || errno == ENOENT
+             ? absl::OkStatus()
+             : ErrnoStatus(errno, absl::StrCat("cannot remove ", note));
 }
 
 }  // namespace dtrain

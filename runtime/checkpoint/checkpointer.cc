@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/system/move_aside.h"
 #include "checkpoint/commit/writer.h"
 #include "runtime/checkpoint/background_save.h"
 #include "runtime/checkpoint/engine_snapshot.h"
@@ -172,6 +173,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   about.verify = checkpoint::Verify::kSizes;  // What is read is what is verified.
   about.known_save = [this] { return LastKnownSave(job.run_dir()); };
   DT_ASSIGN_OR_RETURN(auto attempt, tiers->Begin(std::move(about), deadline()));
+  DT_RETURN_IF_ERROR(job.rank() == 0 ? EndFreshStart(job.run_dir()) : absl::OkStatus());
   epoch = attempt.epoch;
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;

@@ -225,6 +225,7 @@ absl::Status PrepareRun(Job::State& state, const JobOptions& options, Deadline d
                                       .run_id = state.env.run_id,
                                       .fresh = state.fresh,
                                       .has_agent = state.env.source == LaunchSource::kDtrain,
+                                      .is_fresh_job = options.fresh,
                                       .accept_changes = options.accept_changes,
                                       .attempt = state.env.attempt,
                                       .world_size = state.env.world_size,

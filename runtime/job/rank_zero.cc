@@ -98,11 +98,13 @@ absl::Status TakeRunDirectory(Job::State& state, const RunDirectoryOptions& opti
     }
     mine = directory.ok() ? Json{{"code", 0},
                                  {"run_id", directory->run_id},
+                                 {"fresh", directory->begins_anew},
                                  {"accepted_changes", directory->accepted_changes}}
                           : AnswerOf(directory.status());
   }
   DT_ASSIGN_OR_RETURN(const Json answer, AnswerOfRankZero(state, kRunDirectory, mine, deadline));
   state.run_id = answer["run_id"].get<std::string>();
+  state.fresh = answer["fresh"].get<bool>();
   state.accepted_changes = answer["accepted_changes"];
   return absl::OkStatus();
 }

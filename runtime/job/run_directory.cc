@@ -152,9 +152,14 @@ absl::StatusOr<RunDirectory> PrepareRunDirectory(const RunDirectoryOptions& opti
     return absl::PermissionDeniedError(
         absl::StrFormat("run directory %s is not writable; choose another by --run-dir DIR", path));
   }
+  if (options.fresh) {
+    DT_RETURN_IF_ERROR(NoteFreshStart(path));
+  }
   DT_ASSIGN_OR_RETURN(const std::optional<Json> existing, ReadExisting(path));
   RunDirectory directory;
   directory.path = path;
+  directory.begins_anew =
+      options.fresh || (options.is_fresh_job && IsFreshStartDue(path) && !HoldsSteps(path));
   directory.run_id = options.run_id;
   directory.resumed = existing.has_value();
   if (existing.has_value()) {

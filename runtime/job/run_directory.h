@@ -13,9 +13,10 @@ namespace dtrain {
 
 struct RunDirectoryOptions {
   std::string path;
-  std::string run_id;      // "" : the one of the run that is there, else a new random one.
-  bool fresh = false;      // Move an existing run to PATH.old-N first.
-  bool has_agent = false;  // An agent writes logs/ and events.jsonl there already.
+  std::string run_id;         // "" : the one of the run that is there, else a new random one.
+  bool fresh = false;         // Move an existing run to PATH.old-N first.
+  bool has_agent = false;     // An agent writes logs/ and events.jsonl there already.
+  bool is_fresh_job = false;  // --fresh was given. It is followed until an attempt has begun.
   std::vector<std::string> accept_changes =
       {};  // Keys and sections (plan/config/accepted_changes.h).
   int attempt = 0;
@@ -27,7 +28,8 @@ struct RunDirectory {
   std::string path;
   std::string run_id;
   bool resumed = false;
-  int64_t saved_steps = 0;  // train_steps of the run that is resumed; 0: not known.
+  bool begins_anew = false;  // Whatever checkpoint.dir holds.
+  int64_t saved_steps = 0;   // train_steps of the run that is resumed; 0: not known.
   // The changes of all resumes, in order: {"key", "was", "now", "attempt", "time"}.
   Json accepted_changes = Json::array();
   std::vector<std::string> accepted_now;  // Those that this one made: "KEY was X, now Y".

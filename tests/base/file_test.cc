@@ -103,6 +103,19 @@ TEST_F(FileTest, OldRunsAreMovedAsideOneBesideTheOther) {
   EXPECT_TRUE(FileExists(Path("notes")));
 }
 
+TEST_F(FileTest, AFreshStartIsDueUntilAnAttemptHasBegun) {
+  ASSERT_TRUE(MakeDirectories(Path("run")).ok());
+  EXPECT_FALSE(IsFreshStartDue(Path("run")));
+  EXPECT_TRUE(EndFreshStart(Path("run")).ok()) << "nothing was noted";
+  ASSERT_TRUE(NoteFreshStart(Path("run")).ok());
+  ASSERT_TRUE(NoteFreshStart(Path("run")).ok()) << "by the launcher and by rank 0";
+  EXPECT_TRUE(IsFreshStartDue(Path("run")));
+  ASSERT_TRUE(EndFreshStart(Path("run")).ok());
+  EXPECT_FALSE(IsFreshStartDue(Path("run")));
+  ASSERT_TRUE(WriteFileAtomic(Path("file"), "x").ok());
+  EXPECT_THAT(std::string(EndFreshStart(Path("file")).message()), HasSubstr("file/fresh-start"));
+}
+
 TEST_F(FileTest, DescriptorsAreCloseOnExecAndClosedOnce) {
   ASSERT_TRUE(WriteFileAtomic(Path("f"), "x").ok());
   int number = -1;

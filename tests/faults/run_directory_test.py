@@ -41,6 +41,21 @@ class RunDirectory(EndToEnd):
             self.assertEqual(result.code, 143, result.output)
             self.assertNotIn("Another job", result.output)
 
+    def test_fresh_holds_until_an_attempt_has_begun_beside_checkpoints_of_another_run(self):
+        sets = ["deterministic=true", "train_steps=3", "checkpoint.interval=1",
+                f"checkpoint.dir={self.folder}/elsewhere"]
+        run_dir = self.train(2, "anew", sets)
+        right = self.losses(run_dir)
+        command = self.launch_command(2, run_dir, sets, extra=["--max-restarts", "1"])
+        at = command.index(f"{BIN}/dtrain-gpt")
+        # The first attempt ends before its ranks have looked for checkpoints.
+        script = '[ "$DTRAIN_ATTEMPT" = 1 ] || exit 75; exec "$0" "$@"'
+        result = self.run_program([*command[:at], "sh", "-c", script, *command[at:], "--fresh"])
+        self.assertEqual(result.code, 0, result.output)
+        self.assertIn("restart 1 of 1", result.output)
+        self.assertEqual(self.losses(run_dir), right, "it has taken all steps anew")
+        self.assertTrue(os.path.exists(f"{run_dir}.old-1/config.json"))
+
     def await_checkpoint(self, run_dir, process):
         """Waits until a first one is committed."""
         self.wait_until(lambda: glob.glob(f"{run_dir}/checkpoints/step-*/MANIFEST.json"), "a checkpoint",

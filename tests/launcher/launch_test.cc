@@ -299,6 +299,7 @@ TEST_F(SeveralLaunches, FreshMovesOnceAndNotBeforeEachRestart) {
   Run(words);
   EXPECT_EQ(File("/logs/attempt-1/rank-0.out"), "again\n");
   EXPECT_FALSE(FileExists(run_ + ".old-2"));
+  EXPECT_TRUE(FileExists(run_ + "/fresh-start")) << "no rank has said that it began";
 }
 
 TEST(Launch, ABugIsRestartedOnceHoweverManyRestartsAreAllowed) {

@@ -236,7 +236,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "Number of GPUs of this node that the job may use. Inside Slurm it is the default of "
      "--nproc-per-node."},
     {kRank, "SLURM_RESTART_COUNT", "ranks, dtrain launch", "an integer, 0 or more", "0",
-     "How often Slurm has started the job again. From 1 on, --fresh has no effect."},
+     "How often Slurm has started the job again. From 1 on, --fresh has no effect on a job "
+     "that has begun."},
     {kRank, "LWS_GROUP_SIZE", "dtrain launch", "an integer", kNone,
      "Number of pods of a group, set by Kubernetes' LeaderWorkerSet. It is the default of "
      "--nnodes."},

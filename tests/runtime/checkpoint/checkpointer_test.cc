@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/system/move_aside.h"
 #include "dtrain/engine.h"
 #include "runtime/checkpoint/save_policy.h"
 #include "runtime/job/job_state.h"
@@ -182,6 +183,15 @@ TEST(KeptCheckpointsTest, AnyNumberOfThemMayBeKept) {
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(KeptCheckpoints(*config).newest, newest) << keep;
   }
+}
+
+TEST_F(CheckpointerTest, AFreshStartIsDueUntilTheAttemptHasBegun) {
+  ASSERT_TRUE(NoteFreshStart(folder_.path()).ok());
+  const auto run = Start();
+  run->checkpoints->Track("engine", *run->engine);
+  EXPECT_TRUE(IsFreshStartDue(folder_.path()));
+  ASSERT_TRUE(run->checkpoints->RestoreLatest().ok());
+  EXPECT_FALSE(IsFreshStartDue(folder_.path()));
 }
 
 TEST_F(CheckpointerTest, AFileInThePlaceOfTheFolderIsNamedWithItsKey) {

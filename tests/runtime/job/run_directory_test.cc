@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/system/move_aside.h"
 
 namespace dtrain::run_directory_test {
 namespace {
@@ -202,6 +203,29 @@ TEST_F(RunDirectoryTest, FreshMovesTheOldRunAsideAndLosesNothing) {
   ASSERT_TRUE(fresh.ok()) << fresh.status();
   EXPECT_FALSE(fresh->resumed);
   EXPECT_TRUE(FileExists(path + ".old-1/precious"));
+}
+
+TEST_F(RunDirectoryTest, FreshHoldsForLaterAttemptsUntilOneHasBegun) {
+  const std::string path = root_ + "/run";
+  const auto begins_anew = [&path](int attempt, bool is_fresh_job) {
+    const auto run = PrepareRunDirectory({.path = path,
+                                          .fresh = is_fresh_job && attempt == 0,
+                                          .is_fresh_job = is_fresh_job,
+                                          .attempt = attempt},
+                                         Make({}));
+    EXPECT_TRUE(run.ok()) << run.status();
+    EXPECT_FALSE(FileExists(path + ".old-1")) << "it is moved aside by the first attempt alone";
+    return run->begins_anew;
+  };
+  EXPECT_TRUE(begins_anew(0, true));
+  EXPECT_TRUE(begins_anew(1, true));
+  EXPECT_FALSE(begins_anew(1, false)) << "another launch, without --fresh";
+  EXPECT_TRUE(begins_anew(2, true));
+  TakeStep(path);
+  EXPECT_FALSE(begins_anew(3, true)) << "the note may be there again after a loss of power";
+  std::filesystem::remove_all(path + "/metrics");
+  ASSERT_TRUE(EndFreshStart(path).ok());
+  EXPECT_FALSE(begins_anew(4, true)) << "so does a job that is requeued on another host";
 }
 
 TEST_F(RunDirectoryTest, FreshLeavesTheFilesIntoWhichAnAgentWrites) {
