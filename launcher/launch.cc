@@ -187,6 +187,16 @@ int Launch::Run() {
                          static_cast<double>(Clock::Real().MonotonicNanos() - started) * 1e-9);
 }
 
+// The answer to --dry-run in an allocation whose nodes one command starts.
+int ShowStep(const StepRequest& request) {
+  const absl::StatusOr<std::string> text = PlanSlurmStep(request);
+  if (!text.ok()) {
+    return Fail(text.status());
+  }
+  std::fputs(text->c_str(), stdout);
+  return kExitOk;
+}
+
 // The answer to --dry-run without a hostfile.
 int ShowThisNode(const LaunchOptions& options, const Environment& environment) {
   const absl::StatusOr<int> ranks = RanksHere(options);
@@ -231,12 +241,14 @@ int LaunchCommand(const std::vector<std::string>& arguments, const Environment& 
   if (!parsed->options.hosts.hostfile.empty()) {
     return StartOnHosts(parsed->options, environment);
   }
+  const StepRequest step{parsed->options, arguments, environment};
+  const bool starts_step = parsed->options.place.has_value() && parsed->options.place->starts_step;
   if (parsed->options.hosts.dry_run) {
-    return ShowThisNode(parsed->options, environment);
+    return starts_step ? ShowStep(step) : ShowThisNode(parsed->options, environment);
   }
   SayPlace(parsed->options);
-  if (parsed->options.place.has_value() && parsed->options.place->starts_step) {
-    const absl::StatusOr<int> code = RunSlurmStep({parsed->options, arguments, environment});
+  if (starts_step) {
+    const absl::StatusOr<int> code = RunSlurmStep(step);
     return code.ok() ? *code : Fail(code.status());
   }
   return RunLaunch(parsed->options, environment);

@@ -5,16 +5,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "base/system/own_program.h"
 #include "comm/net/job_key.h"
+#include "launcher/hosts/ssh_command.h"
 #include "launcher/nodes/token.h"
 #include "launcher/program.h"
 #include "launcher/ranks/signals.h"
@@ -31,9 +35,12 @@ constexpr std::array<const char*, 10> kPerRank = {
     "SLURM_NTASKS_PER_TRES", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET",
     "SLURM_DISTRIBUTION"};
 
-std::string PathOf(const Environment& environment) {
-  const auto found = environment.find("PATH");
-  return found == environment.end() ? "" : found->second;
+// The path of srun, where the program is there too.
+absl::StatusOr<std::string> FindSrun(const StepRequest& request) {
+  const auto path = request.environment.find("PATH");
+  const std::string folders = path == request.environment.end() ? "" : path->second;
+  DT_RETURN_IF_ERROR(FindProgram(request.options.program, folders).status());
+  return FindProgram("srun", folders);
 }
 
 // The child's part after fork, by plain system calls only.
@@ -116,7 +123,9 @@ std::vector<std::string> StepCommand(const StepRequest& request, const std::stri
                                       // Ranks are bound by the launcher, within the node's share.
                                       "--cpu-bind=none", "--mpi=none",
                                       // The launchers stop each other, and their ranks save first.
-                                      "--kill-on-bad-exit=0"};
+                                      "--kill-on-bad-exit=0", "--wait=0",
+                                      // Else sbatch --export=NONE would hold for the ranks too.
+                                      "--export=ALL"};
   if (request.options.token_file == kTokenOnInput) {
     command.insert(command.end(), {"--input=all", dtrain, "launch", "--token-file", kTokenOnInput});
   } else {
@@ -134,11 +143,42 @@ Environment StepEnvironment(const Environment& environment) {
   return kept;
 }
 
+std::string DescribeStep(const StepRequest& request, const std::string& srun,
+                         const std::string& dtrain) {
+  const LaunchOptions& options = request.options;
+  std::vector<std::string> command = StepCommand(request, srun, dtrain);
+  // The program's own arguments may have such a word too.
+  const auto own_end = command.end() - static_cast<ptrdiff_t>(options.arguments.size()) - 1;
+  command.erase(std::remove_if(command.begin(), own_end,
+                               [](const std::string& word) {
+                                 return word == "--dry-run" || word == "--dry_run";
+                               }),
+                own_end);
+  const auto quoted = [](std::string* out, const std::string& word) {
+    absl::StrAppend(out, QuoteForShell(word));
+  };
+  std::vector<std::string> left_out;
+  for (const char* const name : kPerRank) {
+    if (request.environment.count(name) > 0) {
+      left_out.emplace_back(name);
+    }
+  }
+  return absl::StrCat(
+      DescribePlace(*options.place, options.nodes, options.node_rank, options.rendezvous),
+      "\n  command: ", absl::StrJoin(command, " ", quoted),
+      options.token_file == kTokenOnInput ? "\n  sent on its stdin: token (hidden)" : "",
+      left_out.empty() ? "" : "\n  left out of its environment: ", absl::StrJoin(left_out, ", "),
+      "\n  with --dry-run behind launch, this command shows the ranks of each node\n");
+}
+
+absl::StatusOr<std::string> PlanSlurmStep(const StepRequest& request) {
+  DT_ASSIGN_OR_RETURN(const std::string srun, FindSrun(request));
+  return DescribeStep(request, srun, OwnProgram());
+}
+
 absl::StatusOr<int> RunSlurmStep(const StepRequest& request) {
   const LaunchOptions& options = request.options;
-  const std::string path = PathOf(request.environment);
-  DT_RETURN_IF_ERROR(FindProgram(options.program, path).status());
-  DT_ASSIGN_OR_RETURN(const std::string srun, FindProgram("srun", path));
+  DT_ASSIGN_OR_RETURN(const std::string srun, FindSrun(request));
   UniqueFd token;
   if (options.token_file == kTokenOnInput) {
     DT_ASSIGN_OR_RETURN(const comm::JobKey key, comm::JobKey::Generate());

@@ -26,9 +26,16 @@ std::vector<std::string> StepCommand(const StepRequest& request, const std::stri
 // such as one GPU: here a task is the launcher of a whole node. Pure.
 Environment StepEnvironment(const Environment& environment);
 
+// The text of --dry-run outside a step: the step's command, and what it gets. Pure.
+std::string DescribeStep(const StepRequest& request, const std::string& srun,
+                         const std::string& dtrain);
+
+// That text for this machine. Errors: the program or srun is not there.
+absl::StatusOr<std::string> PlanSlurmStep(const StepRequest& request);
+
 // Blocks until the step has ended and gives its exit code: srun's, which is the highest of all
 // launchers', and 130 after a Ctrl-C that let the ranks save. A stop signal reaches all launchers;
-// a second one ends the step at once. Errors: the program or srun is not there.
+// a second one ends the step at once. Errors: as PlanSlurmStep.
 //
 // The job token goes to the launchers through srun's standard input. Unlike a file in the run
 // directory, it is never on a disk, needs no shared folder and leaves nothing behind.

@@ -89,8 +89,8 @@ void AddHostFlags(CLI::App& app, HostOptions& hosts) {
   add("--remote-dtrain", "PATH", hosts.dtrain,
       "Path of the program dtrain on the hosts. Default: the path of this one");
   app.add_flag("--dry-run", hosts.dry_run,
-               "Print what would be started on each host, or on this node without --hostfile, and "
-               "start nothing. Default: off");
+               "Print what would be started on each host, on this node without --hostfile, or by "
+               "srun in a Slurm job of several nodes, and start nothing. Default: off");
 }
 
 std::vector<std::string> FlagsForAgents(const CLI::App& app, const std::vector<std::string>& own) {

@@ -128,6 +128,24 @@ class SlurmLaunch(EndToEnd):
             self.assertEqual(self.said(f"all/logs/attempt-0/rank-{rank}.out"),
                              f"rank {rank} of 2 on node {rank}, {rank} of 2\n")
 
+    def test_the_ranks_have_the_launchers_variables_whatever_the_job_was_submitted_with(self):
+        # sbatch --export=NONE sets this for the srun of its script.
+        variables = {**self.variables, "SLURM_EXPORT_ENV": "NONE", "MINE": "there"}
+        result = self.run_program(["salloc", "-N2", f"{BIN}/dtrain", "launch", "--run-dir", f"{self.folder}/export",
+                                   "--", *SHELL, "echo $MINE"], env=variables)
+        self.assertEqual(result.code, 0, result.output)
+        self.assertEqual(self.said("export/logs/attempt-0/rank-1.out"), "there\n")
+
+    def test_a_dry_run_shows_the_step_and_in_a_step_each_node(self):
+        result = self.launch("--dry-run", "--run-dir", f"{self.folder}/dry", "--", "true")
+        self.assertEqual(result.code, 0, result.output)
+        self.assertRegex(result.output, r"starts itself on its 2 nodes by srun[^\n]*\n  command: [^\n]*srun --nodes=2 ")
+        result = self.slurm("srun", "-N2", "--ntasks-per-node=1", f"{BIN}/dtrain", "launch", "--dry-run", "--", "true")
+        self.assertEqual(result.code, 0, result.output)
+        for node in range(2):
+            self.assertIn(f"node {node} of 2: this host, 1 rank\n", result.output)
+        self.assertFalse(os.path.exists(f"{self.folder}/dry"))
+
     def test_it_gives_the_losses_of_one_node_to_the_bit(self):
         ours = self.losses(self.train(2, "one-node"))
         result = self.launch(*self.training("two-nodes"))
