@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
@@ -169,7 +170,8 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   add("--max-restarts", "N", raw.max_restarts,
       "Start the job again up to N times after a temporary failure or a killed rank");
   add("--signals-to-handle", "SIGNALS", raw.signals,
-      "Signals at which all ranks save a checkpoint and stop");
+      "Signals at which all ranks save a checkpoint and stop. SIGTERM and SIGINT always are among "
+      "them, as dtrain stops jobs by these, and SIGUSR1 in a Slurm job");
   add("--stop-grace", "SECONDS", raw.stop_grace, "Time that ranks have to save and stop");
   add("--exit-barrier", "SECONDS", raw.exit_barrier,
       "Time that other ranks may still run after the first has ended with exit code 0");
@@ -334,7 +336,9 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
                                                  (is_elastic ? kNodesMax : options.nodes) - 1));
   DT_ASSIGN_OR_RETURN(options.restarts_max,
                       Integer("--max-restarts", raw.max_restarts, 0, 1000000));
+  const bool in_slurm = options.place.has_value() && options.place->is_slurm;
   DT_ASSIGN_OR_RETURN(options.signals, ParseSignals(raw.signals));
+  options.signals = WithOwnSignals(std::move(options.signals), in_slurm);
   DT_ASSIGN_OR_RETURN(options.tee, ParseStreams("--tee", raw.tee));
   DT_RETURN_IF_ERROR(ParseStreams("--redirects", raw.redirects).status());
   DT_ASSIGN_OR_RETURN(options.stop_grace, Seconds("--stop-grace", raw.stop_grace));
@@ -369,7 +373,6 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
                                 : "--rdzv-endpoint",
                     raw.master_addr, raw.master_port}));
   // The launchers of a Slurm step share a token that node 0 makes.
-  const bool in_slurm = options.place.has_value() && options.place->is_slurm;
   if (options.nodes > 1 && options.token_file.empty() && !in_slurm) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "--nnodes %s needs --token-file FILE, the same on all nodes; make one by: (umask 077; head "
@@ -406,8 +409,6 @@ absl::Status TakePlace(const CLI::App& app, const std::vector<std::string>& type
     options.ranks_by_gpus = app.count("--nproc-per-node") == 0;
     // The output of a step is one text, in which node 0 speaks for all.
     options.quiet = options.quiet || options.place->node_rank.value > 0;
-    // Slurm sends it ahead of a time limit.
-    raw.signals += app.count("--signals-to-handle") == 0 ? ",SIGUSR1" : "";
   }
   if (options.place->starts_step && options.token_file.empty()) {
     options.token_file = kTokenOnInput;

@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -149,16 +148,13 @@ absl::StatusOr<int> StartNode(const LaunchOptions& options, const JobMessage& jo
   sigprocmask(SIG_SETMASK, nullptr, &before);
   DT_ASSIGN_OR_RETURN(SignalSource signals, SignalSource::Create(options.signals));
   DT_ASSIGN_OR_RETURN(NodePipes pipes, NodePipes::Create());
-  const std::vector<int>& handled = options.signals;
-  const bool takes_term = std::find(handled.begin(), handled.end(), SIGTERM) != handled.end();
-  const int stop_signal = takes_term || handled.empty() ? SIGTERM : handled.front();
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) {
     return CannotStart("the node's launcher", errno);
   }
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, stop_signal);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) {
       std::_Exit(kExitTemporary);  // The first process died before the line above.
     }
@@ -166,7 +162,7 @@ absl::StatusOr<int> StartNode(const LaunchOptions& options, const JobMessage& jo
     RunNode(options, job, serving, before);
   }
   pipes.LeaveNode();
-  return AgentRelay({pid, stop_signal, signals, std::move(pipes), std::move(reader)}).Run();
+  return AgentRelay({pid, SIGTERM, signals, std::move(pipes), std::move(reader)}).Run();
 }
 
 // Starts other hosts for the starter, and this one's agent, until it has gone.

@@ -3,6 +3,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -64,6 +65,19 @@ absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text) {
           part));
     }
     signals.push_back(found);
+  }
+  return signals;
+}
+
+std::vector<int> WithOwnSignals(std::vector<int> signals, bool in_slurm) {
+  std::vector<int> own = {SIGTERM, SIGINT};
+  if (in_slurm) {
+    own.push_back(SIGUSR1);  // It comes ahead of a time limit too.
+  }
+  for (const int signal : own) {
+    if (std::count(signals.begin(), signals.end(), signal) == 0) {
+      signals.push_back(signal);
+    }
   }
   return signals;
 }

@@ -30,6 +30,10 @@ class SignalSource {
 // SIGUSR1 and SIGUSR2 are allowed. Pure.
 absl::StatusOr<std::vector<int>> ParseSignals(const std::string& text);
 
+// `signals` and those by which launchers, Slurm and `dtrain stop` ask for a save and an end: one
+// that is not handled would end the launcher, and with it the ranks, at once. Pure.
+std::vector<int> WithOwnSignals(std::vector<int> signals, bool in_slurm);
+
 // The signal that ranks get for a received stop signal: SIGINT stays, all others become SIGTERM,
 // which programs know as "save, then stop". Pure.
 int ForwardedSignal(int received);

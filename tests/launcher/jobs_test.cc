@@ -38,11 +38,11 @@ class Jobs : public ::testing::Test {
     return job.Out() + job.Err();
   }
   // A job of two ranks that are up.
-  std::unique_ptr<LaunchedJob> Start() const {
-    auto job = std::make_unique<LaunchedJob>(
-        std::vector<std::string>{"launch", "--nproc-per-node", "2", "--run-dir", "run", "sh", "-c",
-                                 kRank},
-        Here());
+  std::unique_ptr<LaunchedJob> Start(const std::vector<std::string>& flags = {}) const {
+    std::vector<std::string> words = {"launch", "--nproc-per-node", "2", "--run-dir", "run"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"sh", "-c", kRank});
+    auto job = std::make_unique<LaunchedJob>(words, Here());
     for (const char* log : {"run/logs/attempt-0/rank-0.out", "run/logs/attempt-0/rank-1.out"}) {
       EXPECT_TRUE(job->AwaitText(log, "up"));
     }
@@ -73,12 +73,15 @@ TEST_F(Jobs, AreListedWhileTheyRun) {
   EXPECT_THAT(Says({"status"}, 64), HasSubstr("no job of yours runs on this host"));
 }
 
-TEST_F(Jobs, StopLetsTheRanksSave) {
-  const auto job = Start();
-  EXPECT_THAT(Says({"stop", job->folder() + "/run"}),
-              AllOf(HasSubstr("is told to save and stop"), HasSubstr("has ended after ")));
-  EXPECT_EQ(job->Wait(), 143);
-  EXPECT_THAT(job->File("run/logs/attempt-0/rank-0.out"), HasSubstr("saved"));
+TEST_F(Jobs, StopLetsTheRanksSaveWhateverSignalsTheUserHasChosen) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--signals-to-handle", "SIGUSR2"}}) {
+    const auto job = Start(flags);
+    EXPECT_THAT(Says({"stop", job->folder() + "/run"}),
+                AllOf(HasSubstr("is told to save and stop"), HasSubstr("has ended after ")));
+    EXPECT_EQ(job->Wait(), 143);
+    EXPECT_THAT(job->File("run/logs/attempt-0/rank-0.out"), HasSubstr("saved"));
+  }
 }
 
 TEST_F(Jobs, StopNowKillsRanksThatDoNotListen) {

@@ -41,7 +41,7 @@ TEST(ParseLaunch, TakesTorchrunsAndDeepSpeedsSpellings) {
   EXPECT_EQ(Good({"-t", "3", "p"}).tee.For(5), 3);
   EXPECT_EQ(Good({"--rdzv-backend", "c10d", "--monitor_interval", "1", "p"}).program, "p");
   EXPECT_THAT(Good({"--signals-to-handle", "sigterm,SIGUSR1", "p"}).signals,
-              ElementsAre(SIGTERM, SIGUSR1));
+              ElementsAre(SIGTERM, SIGUSR1, SIGINT));
 }
 
 TEST(ParseLaunch, KeepsAProcessInReserveIfToldTo) {
@@ -80,8 +80,8 @@ TEST(ParseLaunch, InASlurmJobItStartsItselfOnAllNodes) {
   EXPECT_THAT(options.signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1));
   EXPECT_EQ(Good({"--token-file", "t", "p"}, kSlurmJob).token_file, "t");
   EXPECT_FALSE(Good({"--nproc-per-node", "3", "p"}, kSlurmJob).ranks_by_gpus);
-  EXPECT_THAT(Good({"--signals-to-handle", "SIGTERM", "p"}, kSlurmJob).signals,
-              ElementsAre(SIGTERM));
+  EXPECT_THAT(Good({"--signals-to-handle", "SIGQUIT", "p"}, kSlurmJob).signals,
+              ElementsAre(SIGQUIT, SIGTERM, SIGINT, SIGUSR1));
   EXPECT_THAT(Bad({"--nnodes", "3", "p"}, kSlurmJob), HasSubstr("SLURM_JOB_NUM_NODES=2"));
   const LaunchOptions alone = Good({"--standalone", "p"}, kSlurmJob);
   EXPECT_FALSE(alone.place.has_value());
