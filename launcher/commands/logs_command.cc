@@ -1,10 +1,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -30,6 +34,7 @@ namespace {
 
 struct LogsOptions {
   std::string run_dir;
+  std::string log_dir;  // "": the run directory's.
   int rank = -1;
   int lines = 10;
   bool follow = false;
@@ -41,12 +46,14 @@ struct Output {
 };
 
 // The folder of the newest attempt.
-absl::StatusOr<std::string> LogFolder(const std::string& run_dir) {
-  const std::string logs = run_dir + "/logs";
+absl::StatusOr<std::string> LogFolder(const LogsOptions& options) {
+  const std::string logs = options.log_dir.empty() ? options.run_dir + "/logs" : options.log_dir;
   const std::optional<int> newest = NewestAttempt(logs);
   if (!newest.has_value()) {
     return absl::NotFoundError(absl::StrFormat(
-        "no logs in %s (expected %s); is it a run directory?", run_dir, AttemptFolder(logs, 0)));
+        "no logs in %s (expected %s); is it a run directory? If its job was started with --log-dir "
+        "DIR, give the same here",
+        options.log_dir.empty() ? options.run_dir : options.log_dir, AttemptFolder(logs, 0)));
   }
   return AttemptFolder(logs, *newest);
 }
@@ -93,6 +100,56 @@ void PrintOutput(const std::string& prefix, const std::vector<std::string>& line
   std::fflush(stdout);
 }
 
+// The outputs of a run's newest attempt.
+class Outputs {
+ public:
+  explicit Outputs(const LogsOptions& options) : options_(options) {}
+
+  // Shows the last lines of those that are in the folder.
+  void Begin(const std::string& folder) {
+    folder_ = folder;
+    for (const auto& [rank, path] : LogFiles(folder, options_.rank)) {
+      const std::string prefix = Add(rank, path, FileEnd(path));
+      PrintOutput(prefix, LastLines(path, 0, static_cast<size_t>(options_.lines)));
+    }
+  }
+
+  // Shows new lines, and those of an attempt that has begun since.
+  void PrintNew(bool finished) {
+    const absl::StatusOr<std::string> folder = LogFolder(options_);
+    if (folder.ok() && *folder != folder_) {
+      Print(/*finished=*/true);
+      outputs_.clear();
+      folder_ = *folder;
+    }
+    for (const auto& [rank, path] : LogFiles(folder_, options_.rank)) {
+      if (known_.count(path) == 0) {
+        Add(rank, path, 0);
+      }
+    }
+    Print(finished);
+  }
+
+ private:
+  std::string Add(int rank, const std::string& path, uint64_t from) {
+    known_.insert(path);
+    outputs_.push_back(
+        {absl::StrFormat("[rank %d%s] ", rank, absl::EndsWith(path, ".err") ? " err" : ""),
+         FileTail(path, from)});
+    return outputs_.back().prefix;
+  }
+  void Print(bool finished) {
+    for (Output& output : outputs_) {
+      PrintOutput(output.prefix, finished ? output.tail.Drain() : output.tail.Poll());
+    }
+  }
+
+  const LogsOptions& options_;
+  std::string folder_;
+  std::vector<Output> outputs_;
+  std::set<std::string> known_;
+};
+
 RunConsoleOptions EveryStep() {
   RunConsoleOptions options;
   options.console.write_timeout = absl::InfiniteDuration();  // No other work waits for this write.
@@ -135,15 +192,13 @@ bool SaysFinish(const std::vector<std::string>& lines) {
 
 // Shows new lines until the agent's event log says that the run has finished, or nobody reads our
 // output any more.
-void Follow(const std::string& run_dir, std::vector<Output>& outputs, Metrics& metrics) {
+void Follow(const std::string& run_dir, Outputs& outputs, Metrics& metrics) {
   const std::string events_path = run_dir + "/events.jsonl";
   const bool over = SaysFinish(LastLines(events_path, 0, 1));
   FileTail events(events_path, FileEnd(events_path));
   for (bool finished = over;;) {
     finished = finished || SaysFinish(events.Poll());
-    for (Output& output : outputs) {
-      PrintOutput(output.prefix, finished ? output.tail.Drain() : output.tail.Poll());
-    }
+    outputs.PrintNew(finished);
     metrics.PrintNew(finished);
     if (finished || std::ferror(stdout) != 0 || metrics.reader_has_gone()) {
       return;
@@ -195,19 +250,13 @@ absl::Status CheckRank(const std::string& log_dir, const LogsOptions& options,
 }
 
 absl::Status ShowLogs(const LogsOptions& options, const Environment& environment) {
-  DT_ASSIGN_OR_RETURN(const std::string log_dir, LogFolder(options.run_dir));
-  DT_RETURN_IF_ERROR(CheckRank(log_dir, options, environment));
-  const auto lines = static_cast<size_t>(options.lines);
-  std::vector<Output> outputs;
-  for (const auto& [rank, path] : LogFiles(log_dir, options.rank)) {
-    const std::string prefix =
-        absl::StrFormat("[rank %d%s] ", rank, absl::EndsWith(path, ".err") ? " err" : "");
-    outputs.push_back({prefix, FileTail(path, FileEnd(path))});
-    PrintOutput(prefix, LastLines(path, 0, lines));
-  }
+  DT_ASSIGN_OR_RETURN(const std::string folder, LogFolder(options));
+  DT_RETURN_IF_ERROR(CheckRank(folder, options, environment));
+  Outputs outputs(options);
+  outputs.Begin(folder);
   const std::string path =
       absl::StrFormat("%s/metrics/rank-%d.jsonl", options.run_dir, std::max(0, options.rank));
-  Metrics metrics(options.run_dir, path, lines);
+  Metrics metrics(options.run_dir, path, static_cast<size_t>(options.lines));
   if (options.follow) {
     Follow(options.run_dir, outputs, metrics);
   }
@@ -226,7 +275,8 @@ int LogsCommand(const std::vector<std::string>& arguments, const Environment& en
   LogsOptions options;
   app.add_option("RUN_DIR", options.run_dir, "Run directory")->required();
   app.add_flag("-f,--follow", options.follow,
-               "Show new lines as they come, until the run ends or Ctrl-C. Default: off");
+               "Show new lines as they come, those of a restart too, until the run ends or Ctrl-C. "
+               "Default: off");
   app.add_option("-n", options.lines, "Begin with the last LINES lines of each file, 0 or more")
       ->option_text("LINES")
       ->check(CLI::Range(0, 1 << 30))
@@ -234,6 +284,10 @@ int LogsCommand(const std::vector<std::string>& arguments, const Environment& en
   app.add_option("--rank", options.rank, "Show the output of rank R only. Default: all ranks")
       ->option_text("R")
       ->check(CLI::Range(0, (1 << 20) - 1));
+  app.add_option("--log-dir", options.log_dir,
+                 "Folder of the ranks' output, where `dtrain launch` was given one. Default: "
+                 "RUN_DIR/logs")
+      ->option_text("DIR");
   app.footer(
       "Examples:\n"
       "  dtrain logs runs/gpt\n"

@@ -129,6 +129,24 @@ TEST_F(Jobs, AFolderOfOthersIsRefusedAndTrainingGoesOn) {
               AllOf(HasSubstr("`dtrain ps` does not show this job"), HasSubstr("exit code 0")));
 }
 
+TEST(Logs, OfARestartAreFollowedToo) {
+  LaunchedJob job({"launch", "--max-restarts", "1", "--run-dir", "run", "--log-dir", "outputs",
+                   "--", "sh", "-c",
+                   "echo attempt $DTRAIN_ATTEMPT; until [ -e go ]; do sleep 0.02; done; "
+                   "[ $DTRAIN_ATTEMPT = 1 ] || exit 75"});
+  ASSERT_TRUE(job.AwaitText("outputs/attempt-0/rank-0.out", "attempt 0"));
+  const std::string run_dir = job.folder() + "/run";
+  LaunchedJob reader({"logs", "-f", "--log-dir", job.folder() + "/outputs", run_dir});
+  ASSERT_TRUE(reader.AwaitText("stdout", "[rank 0] attempt 0"));
+  ASSERT_TRUE(WriteFileAtomic(job.folder() + "/go", "").ok());
+  EXPECT_EQ(job.Wait(), 0) << job.Err();
+  EXPECT_EQ(reader.Wait(), 0) << reader.Err();
+  EXPECT_EQ(reader.Out(), "[rank 0] attempt 0\n[rank 0] attempt 1\n");
+  LaunchedJob lost({"logs", run_dir});
+  EXPECT_EQ(lost.Wait(), 64);
+  EXPECT_THAT(lost.Err(), AllOf(HasSubstr("no logs in " + run_dir), HasSubstr("--log-dir")));
+}
+
 // What a rank writes before its file is begun anew is in FILE.1.
 TEST(Outputs, OfARankAreKeptWithinTheLimit) {
   const std::string out = "run/logs/attempt-0/rank-1.out";
