@@ -187,6 +187,17 @@ int Launch::Run() {
                          static_cast<double>(Clock::Real().MonotonicNanos() - started) * 1e-9);
 }
 
+// Checks what needs all flags of the job: those of an agent, which another host has started, lack
+// the number of nodes.
+absl::Status CheckJob(const LaunchOptions& options) {
+  const bool replaces = options.restarts_max > 0 || options.nodes_min < options.nodes;
+  return !options.reserve || replaces
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   "--reserve needs --max-restarts or --nnodes MIN:MAX: without them no rank is "
+                   "replaced");
+}
+
 // The answer to --dry-run in an allocation whose nodes one command starts.
 int ShowStep(const StepRequest& request) {
   const absl::StatusOr<std::string> text = PlanSlurmStep(request);
@@ -237,6 +248,9 @@ int LaunchCommand(const std::vector<std::string>& arguments, const Environment& 
   if (!parsed->help.empty()) {
     std::fputs(parsed->help.c_str(), stdout);
     return kExitOk;
+  }
+  if (const absl::Status status = CheckJob(parsed->options); !status.ok()) {
+    return Fail(status);
   }
   if (!parsed->options.hosts.hostfile.empty()) {
     return StartOnHosts(parsed->options, environment);

@@ -193,9 +193,6 @@ absl::Status NodeSession::Prepare() {
   DT_ASSIGN_OR_RETURN(socket_, AgentSocket::Listen(absl::StrCat(folder_->path(), "/agent")));
   if (options_.reuse && (options_.restarts_max > 0 || options_.nodes_min < options_.nodes)) {
     survivors_.emplace(*guard_);
-  } else if (options_.reserve) {
-    return absl::InvalidArgumentError(
-        "--reserve needs --max-restarts or --nnodes MIN:MAX: without them no rank is replaced");
   }
   DT_ASSIGN_OR_RETURN(token_, TokenDescriptor(*key_));
   // Last, because the name service is asked in another thread.

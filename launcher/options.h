@@ -56,8 +56,7 @@ struct LaunchOptions {
   bool quiet = false;
   absl::Duration stop_grace = absl::Minutes(5);
   absl::Duration exit_barrier = absl::Minutes(5);
-  std::vector<std::string> notes;  // Notes on flags that are accepted and have no effect here.
-  HostOptions hosts;               // If it names a hostfile, the agents of its hosts do the rest.
+  HostOptions hosts;  // If it names a hostfile, the agents of its hosts do the rest.
 };
 
 struct ParsedLaunch {

@@ -90,6 +90,20 @@ TEST(LaunchCommand, ADryRunOnThisNodeStartsNothing) {
   EXPECT_FALSE(FileExists(made));
 }
 
+// Before it starts any host, or srun.
+TEST(LaunchCommand, AReserveThatNobodyWouldTakeIsRefusedAlsoForAllHosts) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--hostfile", "/nowhere"}, {"--dry-run"}}) {
+    std::vector<std::string> words = {"--reserve", "--nproc-per-node", "2"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.emplace_back("true");
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(LaunchCommand(words, {{"PATH", "/bin:/usr/bin"}}), 64);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("--reserve needs --max-restarts or --nnodes MIN:MAX"));
+  }
+}
+
 TEST(PlanHosts, HostsOfOneSwitchAreNumberedOneAfterTheOther) {
   const std::string folder = testing::TempDir();
   std::ofstream(folder + "/switch_hosts") << "a slots=1\nb slots=1\nc slots=1\n";
