@@ -8,9 +8,20 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/status.h"
 
 namespace dtrain::launcher {
+namespace {
+
+// Whether `target` names the host, with its domain or without.
+bool IsNameOf(absl::string_view target, absl::string_view host) {
+  return absl::EqualsIgnoreCase(target, host) ||
+         absl::EqualsIgnoreCase(target, host.substr(0, host.find('.'))) ||
+         absl::EqualsIgnoreCase(target.substr(0, target.find('.')), host);
+}
+
+}  // namespace
 
 void CoordinatorState::Take(const LobbyNews& news, int64_t now_nanos) {
   for (const LobbyMessage& message : news.messages) {
@@ -78,7 +89,7 @@ void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
   for (const auto& [id, agent] : agents_) {
     const ElasticNode& node = nodes_.at(id);
     known.push_back(node.Name());
-    if (is_number ? node.number == number : absl::EqualsIgnoreCase(node.host, message.target)) {
+    if (is_number ? node.number == number : IsNameOf(message.target, node.host)) {
       found.push_back(id);
     }
   }

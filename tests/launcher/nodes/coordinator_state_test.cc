@@ -252,6 +252,29 @@ TEST_F(CoordinatorStateTest, ANodeThatIsDrainedHasLeftUntilItComesBack) {
               ElementsAre("0 0 trains", "1 1 trains", "2 2 trains", "-1 7 spare"));
 }
 
+TEST_F(CoordinatorStateTest, AHostIsDrainedByItsNameWithOrWithoutItsDomain) {
+  LobbyMessage join = Join(7, "a7");
+  join.node.host = "N7.cluster.local";
+  Take({.messages = {join}});
+  Orders();
+  const auto answer_to = [this](const char* target) {
+    Take({.messages = {{.kind = LobbyMessage::Kind::kDrain, .from = "a0", .target = target}}});
+    for (const LobbyOrder& order : Orders()) {
+      if (order.kind == Kind::kAnswer) {
+        return order;
+      }
+    }
+    return LobbyOrder();
+  };
+  for (const char* const other : {"n", "n7.cluster", "n7.another.net", ""}) {
+    EXPECT_THAT(answer_to(other).text, HasSubstr("no nodes of the job are")) << other;
+  }
+  const LobbyOrder answer = answer_to("n7");
+  EXPECT_EQ(answer.code, 0) << answer.text;
+  EXPECT_THAT(answer.names, ElementsAre("a0", "a7"));
+  EXPECT_THAT(answer_to("h1.cluster.local").names, ElementsAre("a0", "a1"));
+}
+
 TEST(CoordinatorState, ANodeThatComesToASuccessorBeforeTheOthersLearnsThatItIsASpare) {
   ElasticOptions options{.nodes_min = 2, .nodes_max = 2};
   options.is_successor = true;
