@@ -113,7 +113,7 @@ void AddHiddenFlags(CLI::App& app, Raw& raw) {
   hidden("--numa-binding", raw.numa_binding);
   app.add_flag("--standalone", raw.standalone, "")->group("");
   app.add_flag("--no-python", raw.no_python, "")->group("");
-  app.add_flag("--bind-cores", raw.bind, "")->group("");
+  app.add_flag("--bind-cores", raw.bind, "")->group("")->excludes("--no-bind");
 }
 
 void AddReuseFlags(CLI::App& app, Raw& raw, LaunchOptions& options) {

@@ -49,6 +49,8 @@ TEST(ParseLaunch, KeepsAProcessInReserveIfToldTo) {
   EXPECT_TRUE(Good({"--reserve", "p"}).reserve) << "the number of nodes may be known later";
   EXPECT_THAT(Bad({"--reserve", "--no-reuse", "--max-restarts", "1", "p"}),
               HasSubstr("--reserve and --no-reuse contradict each other"));
+  EXPECT_THAT(Bad({"--bind_cores_to_rank", "--no-bind", "p"}),
+              HasSubstr("--bind-cores excludes --no-bind"));
 }
 
 TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
