@@ -1,5 +1,6 @@
 #include "launcher/launch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <optional>
@@ -178,7 +179,7 @@ int Launch::Run() {
       code = ExitCodeFor(result.status());
       break;
     }
-    const int64_t reached = session_.reporter()->ReadDurableStep();
+    const int64_t reached = std::max(session_.reporter()->ReadDurableStep(), result->durable_step);
     without_progress_ = reached > checkpoint_ ? 0 : without_progress_ + 1;
     checkpoint_ = reached;
     code = AfterFailure(*result, attempt);

@@ -18,6 +18,8 @@ std::string Order::Encode() const {
                {"end", EncodeEnd(end)}};
   if (kind == Kind::kAsk) {
     json["answers"] = answers;
+  } else if (kind == Kind::kEnded) {
+    json["durable_step"] = durable_step;
   }
   return DumpJson(json);
 }
@@ -38,8 +40,10 @@ absl::StatusOr<Order> Order::Parse(absl::string_view text) {
     }
   }
   const bool is_question = known && order.kind == Order::Kind::kAsk;
+  const bool is_end = known && order.kind == Order::Kind::kEnded;
   if (!known || !member("node").is_number_integer() || !member("signal").is_number_integer() ||
-      !member("end").is_string() || (is_question && !member("answers").is_string())) {
+      !member("end").is_string() || (is_question && !member("answers").is_string()) ||
+      (is_end && !member("durable_step").is_number_integer())) {
     return absl::InvalidArgumentError(absl::StrCat("order of an agent is malformed: ", text));
   }
   order.node = member("node").get<int>();
@@ -47,6 +51,9 @@ absl::StatusOr<Order> Order::Parse(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(order.end, DecodeEnd(member("end").get<std::string>()));
   if (is_question) {
     order.answers = member("answers").get<std::string>();
+  }
+  if (is_end) {
+    order.durable_step = member("durable_step").get<int64_t>();
   }
   return order;
 }

@@ -5,6 +5,7 @@
 // thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,8 @@ struct Order {
   bool job_goes_on = false;
   RankEnd end;
   std::string answers = {};  // kAsk: names the question (AnswerKey).
+  // kEnded: the newest step that is durable, as far as `node` sees rank 0's records; -1: none.
+  int64_t durable_step = -1;
 
   std::string Encode() const;
   static absl::StatusOr<Order> Parse(absl::string_view text);

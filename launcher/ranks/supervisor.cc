@@ -243,6 +243,7 @@ void Supervisor::TakeOrders() {
       OnStopSignal(order.signal, /*from_peer=*/true, order.job_goes_on);
     } else if (order.kind == Order::Kind::kEnded) {
       ++nodes_ended_;
+      result_.durable_step = std::max(result_.durable_step, order.durable_step);
     } else if (order.kind == Order::Kind::kAsk) {
       parts_.peers->Answer(order, Describe());
     } else if (order.kind == Order::Kind::kLook) {
@@ -478,7 +479,9 @@ bool Supervisor::Finished() {
   if (!end_published_) {
     end_published_ = true;
     PublishFailure();  // Published again when a harder end came after the first report.
-    parts_.peers->Publish(Order{});
+    Order ended;
+    ended.durable_step = parts_.reporter.ReadDurableStep();
+    parts_.peers->Publish(std::move(ended));
   }
   // TakeOrders has yet to note a loss that became known just now, or the attempt would count as one
   // that has ended well.

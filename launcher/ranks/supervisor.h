@@ -70,6 +70,9 @@ struct AttemptResult {
   std::vector<RankEnd> ends;  // This node's ranks, and other nodes' failures.
   StopRequest stop;
   absl::Status error;  // A rank could not be started, or a node was lost.
+  // The newest durable step of which another node has told; -1: of none. Where nodes have run
+  // directories of their own, only node 0 sees it in its own.
+  int64_t durable_step = -1;
 };
 
 // The root cause's code; without a cause, that of `error` or of the stop request. Pure.

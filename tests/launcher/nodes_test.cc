@@ -103,6 +103,27 @@ TEST_F(NodesTest, ANodeThatHasNoPlaceForItsRanksOutputEndsAll) {
   EXPECT_TRUE(first.AwaitNothingLeft());
 }
 
+// Only node 0 has rank 0's records where each node has a run directory of its own.
+TEST_F(NodesTest, AllNodesKnowTheProgressBetweenRestarts) {
+  const std::string endpoint = FreeEndpoint();
+  const std::string script =
+      "if [ $RANK = 0 ]; then mkdir -p $DTRAIN_RUN_DIR/metrics; "
+      "echo '{\"v\":1,\"kind\":\"ckpt\",\"durable\":true,\"m\":{},\"step\":'$DTRAIN_ATTEMPT} "
+      ">>$DTRAIN_RUN_DIR/metrics/rank-0.jsonl; [ $DTRAIN_ATTEMPT = 4 ] || exit 75; fi; "
+      "[ $DTRAIN_ATTEMPT = 4 ] || sleep 1000";
+  const auto restarted = [&](int node) {
+    std::vector<std::string> words = Node(node, endpoint, 1, script);
+    words.insert(words.begin() + 1, {"--max-restarts", "9"});
+    return words;
+  };
+  LaunchedJob first(restarted(0));
+  LaunchedJob second(restarted(1));
+  for (LaunchedJob* job : {&first, &second}) {
+    EXPECT_EQ(job->Wait(), 0) << job->Err();
+    EXPECT_THAT(job->Err(), HasSubstr("restart 4 of 9 in 0\n"));
+  }
+}
+
 TEST_F(NodesTest, StatusTellsOnEachNodeOfTheRanksOfAllAndWhichNodeDoesNotAnswer) {
   const std::string endpoint = FreeEndpoint();
   const std::string script = "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done";

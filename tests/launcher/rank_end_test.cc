@@ -171,6 +171,16 @@ TEST(Order, KeepsEveryFieldOfAnEnd) {
   EXPECT_EQ(back->end.log, "/runs/a/logs/rank-5.log");
 }
 
+TEST(Order, KeepsTheDurableStepWithTheEndOfANode) {
+  Order ended;
+  ended.durable_step = int64_t{1} << 40;
+  const absl::StatusOr<Order> back = Order::Parse(ended.Encode());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->kind, Order::Kind::kEnded);
+  EXPECT_EQ(back->durable_step, ended.durable_step);
+  EXPECT_FALSE(Order::Parse(R"({"kind": "ended", "node": 1, "signal": 0, "end": "{}"})").ok());
+}
+
 TEST(Order, KeepsTheNameOfAQuestion) {
   Order question;
   question.kind = Order::Kind::kAsk;
