@@ -353,7 +353,7 @@ std::string DescribePlace(const NodePlace& place, int nodes, int node_rank,
                           const std::string& endpoint) {
   return place.starts_step
              ? absl::StrFormat("%s: starts itself on its %d nodes by srun; they meet at %s",
-                               place.source, nodes, endpoint)
+                               place.source, place.nodes.value, endpoint)
              : absl::StrFormat("node %d of %d by %s; nodes meet at %s", node_rank, nodes,
                                place.source, endpoint);
 }

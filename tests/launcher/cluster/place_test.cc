@@ -228,6 +228,8 @@ TEST(DescribePlace, SaysWhereTheValuesComeFrom) {
             "node 1 of 2 by Slurm step 31234.3; nodes meet at gpu-08:21234");
   EXPECT_EQ(DescribePlace(*Find(kBatch), 2, 0, "gpu-07:21234"),
             "Slurm job 31234: starts itself on its 2 nodes by srun; they meet at gpu-07:21234");
+  // With --nnodes MIN:MAX agents are started on all of them.
+  EXPECT_THAT(DescribePlace(*Find(kBatch), 1, 0, "gpu-07:21234"), HasSubstr("its 2 nodes"));
 }
 
 }  // namespace
