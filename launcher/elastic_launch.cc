@@ -314,7 +314,7 @@ absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& or
                                            [this](const auto& text) { session_.Say(text); }));
   SetAsked(AskedAttempt{order.attempt, meeting.store, order.nodes});
   absl::StatusOr<AttemptResult> result =
-      session_.RunAttempt(std::move(shape), meeting.log_number, peers.get());
+      session_.RunAttempt(std::move(shape), meeting.log_number, *peers);
   SetAsked(std::nullopt);
   cannot_start_ = !result.ok();
   return result;

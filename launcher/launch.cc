@@ -44,12 +44,9 @@ int Fail(const absl::Status& status) { return EndOf("dtrain launch", status); }
 
 // Tells the other nodes that this one starts no ranks, so that they do not wait for them.
 void TellOthers(const Rendezvous& meeting, const absl::Status& reason) {
-  if (meeting.peers() == nullptr) {
-    return;
-  }
-  meeting.peers()->Publish(CannotStartOrder(meeting.shape().node_rank, meeting.shape().first_rank(),
-                                            HostName(), reason));
-  meeting.peers()->Publish(Order{});
+  meeting.peers().Publish(CannotStartOrder(meeting.shape().node_rank, meeting.shape().first_rank(),
+                                           HostName(), reason));
+  meeting.peers().Publish(Order{});
 }
 
 // A job of a fixed number of nodes: each node decides by the same facts whether there is another
@@ -115,7 +112,7 @@ absl::StatusOr<AttemptResult> Launch::RunAttempt(int number) {
     }
     checkpoint_ = session_.reporter()->ReadDurableStep();
   }
-  if (meeting.peers() != nullptr) {
+  if (meeting.peers().nodes() > 1) {
     ServeStatus(meeting.shape());
   }
   absl::StatusOr<AttemptResult> result =

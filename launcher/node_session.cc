@@ -332,7 +332,7 @@ Attempt NodeSession::AttemptOf(JobShape shape, const NodeBinding& binding) const
 }
 
 absl::StatusOr<AttemptResult> NodeSession::RunAttempt(JobShape shape, int log_number,
-                                                      Peers* peers) {
+                                                      Peers& peers) {
   const NodeBinding binding = Binding(shape.attempt);
   Attempt attempt = AttemptOf(std::move(shape), binding);
   attempt.log_dir = AttemptFolder(log_dir_, log_number);

@@ -47,8 +47,8 @@ class NodeSession {
   // node 0 has prepared the directory.
   absl::Status OpenRunDirectory(const std::string& run_id);
   // Runs this node's ranks of the attempt of `shape`, to which the session adds what it knows.
-  // `peers` is null on one node. REQUIRES: OpenRunDirectory.
-  absl::StatusOr<AttemptResult> RunAttempt(JobShape shape, int log_number, Peers* peers);
+  // REQUIRES: OpenRunDirectory.
+  absl::StatusOr<AttemptResult> RunAttempt(JobShape shape, int log_number, Peers& peers);
 
   // The port of the coordinator may have been chosen just now; later attempts meet there again.
   void Serving(const comm::Endpoint& endpoint);

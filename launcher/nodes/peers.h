@@ -1,8 +1,8 @@
 // The supervisor's view of the other nodes' agents: a log of orders that all agents read in the
 // same order through the coordinator's store.
 //
-// A seam: one node has none, several use StorePeers, tests use a fake. Used by the supervisor's
-// thread.
+// A seam: several nodes use StorePeers, one node has NoPeers, tests use a fake. Used by the
+// supervisor's thread.
 #pragma once
 
 #include <cstdint>
@@ -72,6 +72,16 @@ class Peers {
   virtual void TellReserve() {}
   // Answers a question (kAsk) for this node. Blocks for a second at most.
   virtual void Answer(const Order& /*question*/, const std::string& /*text*/) {}
+};
+
+// The node is the only one.
+class NoPeers final : public Peers {
+ public:
+  int poll_fd() const override { return -1; }  // poll() passes it over.
+  std::vector<Order> Take() override { return {}; }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order /*order*/) override {}
+  int nodes() const override { return 1; }
 };
 
 }  // namespace dtrain::launcher

@@ -51,8 +51,7 @@ class Rendezvous {
   const JobShape& shape() const { return shape_; }
   // N of logs/attempt-N, the same on all nodes.
   int log_number() const { return log_number_; }
-  // Null on one node.
-  Peers* peers() const { return peers_.get(); }
+  Peers& peers() const { return *peers_; }
 
  private:
   Rendezvous() = default;
@@ -67,9 +66,9 @@ class Rendezvous {
 
   JobShape shape_;
   int log_number_ = 0;
-  std::shared_ptr<GoneAgents> gone_;           // Node 0 only, of server_.
-  std::unique_ptr<comm::StoreServer> server_;  // Node 0 only.
-  std::unique_ptr<Peers> peers_;               // Destroyed before the server.
+  std::shared_ptr<GoneAgents> gone_;                            // Node 0 only, of server_.
+  std::unique_ptr<comm::StoreServer> server_;                   // Node 0 only.
+  std::unique_ptr<Peers> peers_ = std::make_unique<NoPeers>();  // Destroyed before the server.
 };
 
 }  // namespace dtrain::launcher

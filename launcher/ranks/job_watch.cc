@@ -30,7 +30,7 @@ double SecondsOf(int64_t nanos) { return static_cast<double>(nanos) * 1e-9; }
 
 }  // namespace
 
-JobWatch::JobWatch(JobWatchOptions options, Peers* peers, Reporter& reporter)
+JobWatch::JobWatch(JobWatchOptions options, Peers& peers, Reporter& reporter)
     : options_(std::move(options)),
       peers_(peers),
       reporter_(reporter),
@@ -92,10 +92,7 @@ void JobWatch::Sample(int64_t now_nanos) {
 }
 
 void JobWatch::TakeShared(int64_t now_nanos) {
-  if (peers_ == nullptr || options_.nodes < 2) {
-    return;
-  }
-  for (const auto& [node, text] : peers_->TakeShared()) {
+  for (const auto& [node, text] : peers_.TakeShared()) {
     const size_t hash = std::hash<std::string>()(text);
     const auto before = shared_.find(node);
     if (before != shared_.end() && before->second.hash == hash) {
@@ -119,7 +116,7 @@ void JobWatch::Share(int64_t now_nanos, bool is_over) {
   if (is_news || !is_over) {
     over_nanos_ = is_over ? now_nanos : 0;
   }
-  if (peers_ == nullptr || (!is_news && now_nanos - exchanged_nanos_ < kExchangeNanos)) {
+  if (!is_news && now_nanos - exchanged_nanos_ < kExchangeNanos) {
     return;
   }
   exchanged_nanos_ = now_nanos;
@@ -131,9 +128,9 @@ void JobWatch::Share(int64_t now_nanos, bool is_over) {
   }
   std::string text = EncodeSummary(summary, shared_.empty() ? kSummaryBytesMax : kGatheredBytesMax);
   if (at_once) {
-    peers_->ShareAtOnce(std::move(text));
+    peers_.ShareAtOnce(std::move(text));
   } else {
-    peers_->Share(std::move(text));
+    peers_.Share(std::move(text));
   }
 }
 

@@ -25,7 +25,6 @@ namespace dtrain::launcher {
 
 struct JobWatchOptions {
   int node = 0;
-  int nodes = 1;
   int world_size = 1;
   int attempt = 0;
   std::string host;
@@ -33,8 +32,8 @@ struct JobWatchOptions {
 
 class JobWatch {
  public:
-  // `peers` may be null. Both outlive this object.
-  JobWatch(JobWatchOptions options, Peers* peers, Reporter& reporter);
+  // Both outlive this object.
+  JobWatch(JobWatchOptions options, Peers& peers, Reporter& reporter);
 
   void Take(const AgentMessage& message, int64_t now_nanos);
   void Ended(int rank) { tracker_.Ended(rank); }
@@ -75,7 +74,7 @@ class JobWatch {
   RankEnd EndOf(const Hang& hang, const std::vector<RankView>& views) const;
 
   const JobWatchOptions options_;
-  Peers* const peers_;
+  Peers& peers_;
   Reporter& reporter_;
   RankTracker tracker_;
   StragglerFinder stragglers_;

@@ -43,7 +43,6 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
       attempt_(attempt),
       processes_(parts.guard),
       watch_({.node = attempt.shape.node_rank,
-              .nodes = parts.peers == nullptr ? 1 : parts.peers->nodes(),
               .world_size = attempt.shape.world_size(),
               .attempt = attempt.shape.attempt,
               .host = attempt.host},
@@ -125,10 +124,7 @@ void Supervisor::Wait() {
   }
   std::array<pollfd, 3> entries = {{{parts_.signals.poll_fd(), POLLIN, 0},
                                     {parts_.socket.poll_fd(), POLLIN, 0},
-                                    {-1, POLLIN, 0}}};
-  if (parts_.peers != nullptr) {
-    entries[2].fd = parts_.peers->poll_fd();
-  }
+                                    {parts_.peers.poll_fd(), POLLIN, 0}}};
   poll(entries.data(), entries.size(), next.PollTimeoutMs());
 }
 
@@ -171,11 +167,8 @@ void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
   if (phase_ == Phase::kRunning) {
     processes_.Signal(forwarded);
   }
-  if (!from_peer && parts_.peers != nullptr) {
-    Order order;
-    order.kind = Order::Kind::kStop;
-    order.signal = signal;
-    parts_.peers->Publish(order);
+  if (!from_peer) {
+    parts_.peers.Publish({.kind = Order::Kind::kStop, .signal = signal});
   }
 }
 
@@ -229,13 +222,10 @@ void Supervisor::TakeMessages(bool all) {
 }
 
 void Supervisor::TakeOrders() {
-  if (parts_.peers == nullptr) {
-    return;
-  }
-  std::vector<Order> orders = parts_.peers->Take();
-  const absl::Status health = parts_.peers->health();
+  std::vector<Order> orders = parts_.peers.Take();
+  const absl::Status health = parts_.peers.health();
   if (!health.ok()) {  // Orders that arrived ahead of the loss, but behind the look above.
-    std::vector<Order> last = parts_.peers->Take();
+    std::vector<Order> last = parts_.peers.Take();
     std::move(last.begin(), last.end(), std::back_inserter(orders));
   }
   for (const Order& order : orders) {
@@ -245,7 +235,7 @@ void Supervisor::TakeOrders() {
       ++nodes_ended_;
       result_.durable_step = std::max(result_.durable_step, order.durable_step);
     } else if (order.kind == Order::Kind::kAsk) {
-      parts_.peers->Answer(order, Describe());
+      parts_.peers.Answer(order, Describe());
     } else if (order.kind == Order::Kind::kLook) {
       watch_.LookAtOnce(Clock::Real().MonotonicNanos());
     } else {
@@ -267,7 +257,7 @@ void Supervisor::TakeOrders() {
   // A lost peer changes nothing for ranks that are being killed: back in kTerminating, their death
   // by our SIGKILL would count as their own failure. Nor does it when the ranks of all nodes have
   // ended: the news of the last end and that of a store that closes behind it may come together.
-  const bool is_over = processes_.alive() == 0 && nodes_ended_ >= parts_.peers->nodes() - 1;
+  const bool is_over = processes_.alive() == 0 && nodes_ended_ >= parts_.peers.nodes() - 1;
   if (!health.ok() && result_.error.ok() && phase_ != Phase::kKilled && !is_over) {
     result_.error = health;
     StopRanks(std::string(health.message()));
@@ -358,13 +348,7 @@ void Supervisor::OnHang(RankEnd end) {
   if (ranks_.count(end.rank) != 0) {
     end.log = LogPath(attempt_.log_dir, end.rank, "err");
   }
-  if (parts_.peers != nullptr) {
-    published_pid_ = end.pid;
-    Order order;
-    order.kind = Order::Kind::kFail;
-    order.end = end;
-    parts_.peers->Publish(order);
-  }
+  PublishEnd(end);
   AskStacks(end);
   result_.ends.push_back(std::move(end));
 }
@@ -459,35 +443,32 @@ void Supervisor::KillRanks() {
 
 void Supervisor::PublishFailure() {
   const RankEnd* const cause = RootCause(result_.ends, result_.stop);
-  if (parts_.peers != nullptr && cause != nullptr && cause->node == attempt_.shape.node_rank &&
-      published_pid_ != cause->pid) {
-    published_pid_ = cause->pid;
-    Order order;
-    order.kind = Order::Kind::kFail;
-    order.end = *cause;
-    parts_.peers->Publish(order);
+  if (cause != nullptr && cause->node == attempt_.shape.node_rank && published_pid_ != cause->pid) {
+    PublishEnd(*cause);
   }
+}
+
+void Supervisor::PublishEnd(const RankEnd& end) {
+  published_pid_ = end.pid;
+  parts_.peers.Publish({.kind = Order::Kind::kFail, .end = end});
 }
 
 bool Supervisor::Finished() {
   if (processes_.alive() > 0) {
     return phase_ == Phase::kKilled && Passed(removal_);
   }
-  if (parts_.peers == nullptr) {
-    return true;
-  }
   if (!end_published_) {
     end_published_ = true;
     PublishFailure();  // Published again when a harder end came after the first report.
     Order ended;
     ended.durable_step = parts_.reporter.ReadDurableStep();
-    parts_.peers->Publish(std::move(ended));
+    parts_.peers.Publish(std::move(ended));
   }
   // TakeOrders has yet to note a loss that became known just now, or the attempt would count as one
   // that has ended well.
   const bool knows_failure = phase_ != Phase::kRunning || !result_.error.ok();
-  return nodes_ended_ >= parts_.peers->nodes() - 1 ||
-         (knows_failure && !parts_.peers->health().ok()) || Passed(ended_wait_);
+  return nodes_ended_ >= parts_.peers.nodes() - 1 ||
+         (knows_failure && !parts_.peers.health().ok()) || Passed(ended_wait_);
 }
 
 int ExitCodeOf(const AttemptResult& result) {

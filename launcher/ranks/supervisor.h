@@ -92,7 +92,7 @@ class Supervisor {
     Guard& guard;
     AgentSocket& socket;
     Reporter& reporter;
-    Peers* peers;  // Null: this is the only node.
+    Peers& peers;
     // Those of the attempt before, and of this one for the next; null: none are kept.
     Survivors* survivors = nullptr;
   };
@@ -141,6 +141,7 @@ class Supervisor {
   void SayStopProgress(const std::optional<std::string>& line);
   absl::Status BarrierError() const;
   void PublishFailure();
+  void PublishEnd(const RankEnd& end);
   void PublishStartError();
   void StopRanks(const std::string& why);
   void KillRanks();

@@ -70,10 +70,8 @@ std::string Supervisor::Describe() const {
 // The ranks of the other nodes would wait for those that do not come.
 void Supervisor::PublishStartError() {
   const JobShape& shape = attempt_.shape;
-  if (parts_.peers != nullptr) {
-    parts_.peers->Publish(
-        CannotStartOrder(shape.node_rank, shape.first_rank(), attempt_.host, result_.error));
-  }
+  parts_.peers.Publish(
+      CannotStartOrder(shape.node_rank, shape.first_rank(), attempt_.host, result_.error));
 }
 
 void Supervisor::Report() {

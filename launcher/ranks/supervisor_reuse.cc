@@ -144,9 +144,7 @@ void Supervisor::KeepReserve() {
     return;
   }
   processes_.Spare(*pid);
-  if (parts_.peers != nullptr) {
-    parts_.peers->TellReserve();
-  }
+  parts_.peers.TellReserve();
 }
 
 absl::StatusOr<pid_t> StartReserve(const Attempt& attempt, const Guard& guard,

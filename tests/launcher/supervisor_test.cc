@@ -47,7 +47,7 @@ class SupervisorTest : public ::testing::Test {
     attempt.shape.agent_socket = socket_->path();
     attempt.slots = {RankSlot{}};
     attempt.log_dir = folder();
-    Supervisor supervisor({*signals_, *guard_, *socket_, **reporter_, &peers, survivors}, limits,
+    Supervisor supervisor({*signals_, *guard_, *socket_, **reporter_, peers, survivors}, limits,
                           attempt);
     return supervisor.Run();
   }

@@ -48,12 +48,9 @@ class JobWatchScaleTest : public ::testing::Test {
       for (const int below : NodesBelow(node, kNodes)) {
         above_[static_cast<size_t>(below)] = static_cast<size_t>(node);
       }
-      watches_.push_back(
-          std::make_unique<JobWatch>(JobWatchOptions{.node = node,
-                                                     .nodes = kNodes,
-                                                     .world_size = kNodes,
-                                                     .host = absl::StrCat("host-", node)},
-                                     &peers_[static_cast<size_t>(node)], *reporter_));
+      watches_.push_back(std::make_unique<JobWatch>(
+          JobWatchOptions{.node = node, .world_size = kNodes, .host = absl::StrCat("host-", node)},
+          peers_[static_cast<size_t>(node)], *reporter_));
     }
   }
   void TearDown() override {

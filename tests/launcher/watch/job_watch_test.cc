@@ -49,13 +49,10 @@ class JobWatchTest : public ::testing::Test {
  protected:
   JobWatchTest() {
     for (const int node : {0, 1}) {
-      watches_.push_back(
-          std::make_unique<JobWatch>(JobWatchOptions{.node = node,
-                                                     .nodes = 2,
-                                                     .world_size = 2,
-                                                     .attempt = 4,
-                                                     .host = node == 0 ? "host-a" : "host-b"},
-                                     &peers_[node], *reporter_));
+      watches_.push_back(std::make_unique<JobWatch>(
+          JobWatchOptions{
+              .node = node, .world_size = 2, .attempt = 4, .host = node == 0 ? "host-a" : "host-b"},
+          peers_[node], *reporter_));
     }
   }
   void TearDown() override {
@@ -237,7 +234,8 @@ class OneRankTest : public JobWatchTest {
     }
     return at;
   }
-  JobWatch watch_{{.host = "host-a"}, nullptr, *reporter_};
+  NoPeers alone_;
+  JobWatch watch_{{.host = "host-a"}, alone_, *reporter_};
   std::optional<RankEnd> hang_;
   int64_t moved_ = 0;
 };
