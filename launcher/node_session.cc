@@ -53,8 +53,8 @@ std::string RandomRunId() {
 std::vector<std::string> OutputsOf(const Attempt& attempt) {
   std::vector<std::string> paths;
   for (const RankSlot& slot : attempt.slots) {
-    paths.push_back(LogPath(attempt.log_dir, slot.rank, "out"));
-    paths.push_back(LogPath(attempt.log_dir, slot.rank, "err"));
+    paths.push_back(attempt.LogPath(slot.rank, "out"));
+    paths.push_back(attempt.LogPath(slot.rank, "err"));
   }
   return paths;
 }
@@ -217,7 +217,7 @@ void NodeSession::ShowOutputs(Attempt& attempt) {
     const std::string prefix = teed == 0 ? "" : absl::StrFormat("[rank %d] ", slot.rank);
     for (const auto& [stream, suffix] : {std::pair(kOut, "out"), std::pair(kErr, "err")}) {
       if ((streams & stream) != 0) {
-        const std::string path = LogPath(attempt.log_dir, slot.rank, suffix);
+        const std::string path = attempt.LogPath(slot.rank, suffix);
         files.push_back({path, FileEnd(path), prefix, stream == kErr});
       }
     }

@@ -1,27 +1,25 @@
 #include "launcher/ranks/supervisor.h"
 
 #include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
-#include "base/text/text.h"
+#include "base/json.h"
+#include "base/status.h"
 #include "launcher/ranks/process_sample.h"
-#include "launcher/records/file_tail.h"
 
 namespace dtrain::launcher {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);
-constexpr size_t kThreadsReported = 32;
 
 bool Passed(const std::optional<Deadline>& deadline) {
   return deadline.has_value() && deadline->Expired();
@@ -33,10 +31,6 @@ std::string Plural(int count, const char* noun) {
 
 }  // namespace
 
-std::string LogPath(const std::string& log_dir, int rank, const char* suffix) {
-  return absl::StrFormat("%s/rank-%d.%s", log_dir, rank, suffix);
-}
-
 Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const Attempt& attempt)
     : parts_(parts),
       limits_(limits),
@@ -47,14 +41,12 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
               .attempt = attempt.shape.attempt,
               .host = attempt.host},
              parts.peers, parts.reporter),
-      stop_progress_(attempt.slots),
-      started_(Clock::Real().WallTime()) {}
+      report_(attempt, parts.reporter),
+      stop_progress_(attempt.slots) {}
 
 AttemptResult Supervisor::Run() {
-  result_.error = StartRanks();
-  if (!result_.error.ok()) {
-    PublishStartError();
-    StopRanks(std::string(result_.error.message()));
+  if (absl::Status started = StartRanks(); !started.ok()) {
+    CannotStart(std::move(started));
   }
   while (!Finished()) {
     Wait();
@@ -71,8 +63,17 @@ AttemptResult Supervisor::Run() {
   if (const absl::Status removed = processes_.RemoveAll(limits_.removal); !removed.ok()) {
     parts_.reporter.Say(std::string(removed.message()));
   }
-  Report();
+  report_.Tell(result_, announced_, watch_.LocalViews());
   return std::move(result_);
+}
+
+// The ranks of the other nodes would wait for those that do not come.
+void Supervisor::CannotStart(absl::Status why) {
+  const JobShape& shape = attempt_.shape;
+  result_.error = std::move(why);
+  parts_.peers.Publish(
+      CannotStartOrder(shape.node_rank, shape.first_rank(), attempt_.host, result_.error));
+  StopRanks(std::string(result_.error.message()));
 }
 
 absl::Status Supervisor::StartRanks() {
@@ -92,21 +93,17 @@ absl::Status Supervisor::StartRanks() {
 }
 
 absl::Status Supervisor::StartRank(const RankSlot& slot) {
-  const Environment environment = RankEnvironment(attempt_.environment, attempt_.shape, slot);
-  SpawnRequest request;
-  request.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
-  request.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
-  ranks_[slot.rank].err_from = FileEnd(request.err_path);
+  const Environment environment = attempt_.EnvironmentOf(slot);
+  ranks_.Add(slot.rank);
+  report_.RankStarts(slot.rank);
   if (StartSurvivor(slot, environment) || StartFromReserve(slot, environment)) {
     return absl::OkStatus();
   }
-  request.program = attempt_.program;
-  request.name = attempt_.name;
-  request.arguments = attempt_.arguments;
-  request.environment = EnvironmentEntries(environment);
+  SpawnRequest request = attempt_.RequestWith(environment);
   request.cpus = slot.cpus;
   request.memory_node = slot.memory_node;
-  request.token_fd = attempt_.token_fd;
+  request.out_path = attempt_.LogPath(slot.rank, "out");
+  request.err_path = attempt_.LogPath(slot.rank, "err");
   DT_RETURN_IF_ERROR(
       Annotate(processes_.Start(request, slot.rank), absl::StrCat("rank ", slot.rank)));
   parts_.reporter.Event("spawn", {{"rank", slot.rank}, {"cpus", FormatCpus(slot.cpus)}});
@@ -188,15 +185,15 @@ void Supervisor::TakeMessages(bool all) {
     last = more.size();
     std::move(more.begin(), more.end(), std::back_inserter(messages));
   }
-  for (AgentMessage& message : messages) {
+  const int64_t now = Clock::Real().MonotonicNanos();
+  for (const AgentMessage& message : messages) {
     if (message.kind == AgentMessage::Kind::kCanStay) {  // The socket remembers it.
       if (parts_.survivors != nullptr && message.pid == parts_.survivors->reserve_pid()) {
         parts_.reporter.Event("reserve", {{"pid", message.pid}});
       }
       continue;
     }
-    const auto rank = ranks_.find(message.rank);
-    if (rank == ranks_.end()) {
+    if (!ranks_.Has(message.rank)) {
       continue;
     }
     if (message.kind == AgentMessage::Kind::kStays) {
@@ -206,19 +203,25 @@ void Supervisor::TakeMessages(bool all) {
     if (message.kind == AgentMessage::Kind::kHello) {
       reused_.erase(message.rank);
     }
-    watch_.Take(message, Clock::Real().MonotonicNanos());
-    SayStopProgress(stop_progress_.Take(message, Clock::Real().MonotonicNanos()));
-    if (message.kind == AgentMessage::Kind::kBeat) {
-      rank->second.step = message.step;
-      rank->second.phase = message.phase;
-      rank->second.beat_nanos = Clock::Real().MonotonicNanos();
-    } else if (message.kind == AgentMessage::Kind::kError && rank->second.error.empty()) {
-      rank->second.error = Printable(std::move(message.text));
-    }
+    watch_.Take(message, now);
+    SayStopProgress(stop_progress_.Take(message, now));
+    ranks_.Take(message, now);
   }
   for (const int asker : parts_.socket.TakeQuestions()) {
     AgentSocket::Answer(asker, Describe());
   }
+}
+
+std::string Supervisor::Describe() const {
+  const int64_t now = Clock::Real().MonotonicNanos();
+  const char* const phase = phase_ != Phase::kRunning  ? "ending"
+                            : result_.stop.signal != 0 ? "stopping"
+                                                       : "running";
+  return DumpJson({{"attempt", attempt_.shape.attempt},
+                   {"world_size", attempt_.shape.world_size()},
+                   {"phase", phase},
+                   {"ranks", ranks_.Rows(processes_.AliveRanks(), now)},
+                   {"others", RowsOfOthers(watch_.OtherViews(now))}});
 }
 
 void Supervisor::TakeOrders() {
@@ -241,8 +244,8 @@ void Supervisor::TakeOrders() {
     } else {
       RankEnd end = order.end;
       end.order = ends_seen_++;
-      if (ranks_.count(end.rank) != 0) {  // Node 0 has found that it hangs, and told all.
-        end.log = LogPath(attempt_.log_dir, end.rank, "err");
+      if (ranks_.Has(end.rank)) {  // Node 0 has found that it hangs, and told all.
+        end.log = attempt_.LogPath(end.rank, "err");
         published_pid_ = end.pid;
       }
       result_.ends.push_back(end);
@@ -294,15 +297,12 @@ void Supervisor::TakeEnds() {
 }
 
 void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
-  const RankState& state = ranks_[end.rank];
   end.node = attempt_.shape.node_rank;
   end.host = attempt_.host;
   end.stopped = StoppedByUs(end);
   end.order = ends_seen_++;
-  end.step = state.step;
-  end.phase = state.phase;
-  end.error = state.error;
-  end.log = LogPath(attempt_.log_dir, end.rank, "err");
+  end.log = attempt_.LogPath(end.rank, "err");
+  ranks_.FillIn(end);
   parts_.reporter.Event("end", {{"rank", end.rank},
                                 {"pid", end.pid},
                                 {"exit_code", CodeOf(end)},
@@ -345,15 +345,14 @@ void Supervisor::OnHang(RankEnd end) {
   settle_ = Deadline::After(limits_.settle);
   announced_ = DescribeFailure(end);
   parts_.reporter.Say(announced_);  // The stacks that are asked for now take their time.
-  if (ranks_.count(end.rank) != 0) {
-    end.log = LogPath(attempt_.log_dir, end.rank, "err");
+  if (ranks_.Has(end.rank)) {
+    end.log = attempt_.LogPath(end.rank, "err");
   }
   PublishEnd(end);
   AskStacks(end);
   result_.ends.push_back(std::move(end));
 }
 
-// Where the threads are is seen from outside; what they run, ranks with dtrain's handler write.
 // Where another attempt follows, it is held up only for a rank that hangs here and can write: one
 // that is stopped cannot, and those that stay have written before they hear that they are to. Where
 // all hang in collectives, the first to give up takes the others out of theirs, so all wait.
@@ -364,13 +363,7 @@ void Supervisor::AskStacks(const RankEnd& hang) {
   if (parts_.survivors == nullptr || is_of_all || (pid > 0 && !SampleProcess(pid).is_stopped)) {
     stacks_ = Deadline::After(limits_.stacks);
   }
-  for (const RankView& view : watch_.LocalViews()) {
-    if (view.has_ended || ranks_.count(view.rank) == 0) {
-      continue;
-    }
-    places_[view.rank] = PlacesOfThreads(view.pid, kThreadsReported);
-    syscall(SYS_tgkill, view.pid, view.pid, SIGUSR2);
-  }
+  report_.AskStacks(watch_.LocalViews());
 }
 
 void Supervisor::Decide() {
@@ -469,11 +462,6 @@ bool Supervisor::Finished() {
   const bool knows_failure = phase_ != Phase::kRunning || !result_.error.ok();
   return nodes_ended_ >= parts_.peers.nodes() - 1 ||
          (knows_failure && !parts_.peers.health().ok()) || Passed(ended_wait_);
-}
-
-int ExitCodeOf(const AttemptResult& result) {
-  const int code = JobExitCode(result.ends, result.stop);
-  return code == 0 && !result.error.ok() ? ExitCodeFor(result.error) : code;
 }
 
 }  // namespace dtrain::launcher

@@ -48,8 +48,8 @@ bool Supervisor::StartFromReserve(const RankSlot& slot, const Environment& envir
 // The process belongs to the caller. Gives whether it takes the attempt up; otherwise it is
 // removed.
 bool Supervisor::GiveAttempt(pid_t pid, const RankSlot& slot, NextAttempt next) {
-  next.out_path = LogPath(attempt_.log_dir, slot.rank, "out");
-  next.err_path = LogPath(attempt_.log_dir, slot.rank, "err");
+  next.out_path = attempt_.LogPath(slot.rank, "out");
+  next.err_path = attempt_.LogPath(slot.rank, "err");
   if (!parts_.socket.SendOrder(pid, next.Encode())) {
     parts_.survivors->Remove(pid);  // It has ended, or does not listen.
     return false;
@@ -84,8 +84,7 @@ void Supervisor::Keep(const RankSlot& slot, int exit_code) {
   end.rank = slot.rank;
   end.pid = processes_.Release(slot.rank);
   end.exit_code = exit_code;
-  parts_.survivors->Keep(
-      {end.pid, slot, RankEnvironment(attempt_.environment, attempt_.shape, slot)});
+  parts_.survivors->Keep({end.pid, slot, attempt_.EnvironmentOf(slot)});
   NoteEnd(std::move(end), /*is_kept=*/true);
 }
 
@@ -124,11 +123,9 @@ void Supervisor::KeepReserve() {
       result_.stop.signal != 0 || settle_.has_value()) {
     return;
   }
-  const bool all_step =
-      std::all_of(attempt_.slots.begin(), attempt_.slots.end(), [this](const RankSlot& slot) {
-        return ranks_.at(slot.rank).step > 0 && RunsItself(slot.rank);
-      });
-  if (!all_step) {
+  const bool all_step = std::all_of(attempt_.slots.begin(), attempt_.slots.end(),
+                                    [this](const RankSlot& slot) { return RunsItself(slot.rank); });
+  if (!all_step || !ranks_.AllTrain()) {
     return;
   }
   if (!reserve_at_.has_value()) {
@@ -149,15 +146,9 @@ void Supervisor::KeepReserve() {
 
 absl::StatusOr<pid_t> StartReserve(const Attempt& attempt, const Guard& guard,
                                    Survivors& survivors) {
-  Environment environment = ReserveEnvironment(
-      RankEnvironment(attempt.environment, attempt.shape, attempt.slots.front()));
-  SpawnRequest request;
-  request.program = attempt.program;
-  request.name = attempt.name;
-  request.arguments = attempt.arguments;
-  request.environment = EnvironmentEntries(environment);
+  Environment environment = ReserveEnvironment(attempt.EnvironmentOf(attempt.slots.front()));
+  SpawnRequest request = attempt.RequestWith(environment);
   request.out_path = request.err_path = "/dev/null";  // Until it has a rank's place.
-  request.token_fd = attempt.token_fd;
   request.guard_fd = guard.watch_fd();
   const absl::StatusOr<pid_t> pid = Spawn(request);
   if (pid.ok()) {
@@ -180,10 +171,8 @@ void Supervisor::ReplaceSilent() {
     parts_.survivors->Remove(processes_.Release(slot.rank));
     parts_.reporter.Say(absl::StrCat("the process that was to be rank ", slot.rank,
                                      " again does not answer; a new one takes its place"));
-    if (const absl::Status started = StartRank(slot); !started.ok()) {
-      result_.error = started;
-      PublishStartError();
-      StopRanks(std::string(started.message()));
+    if (absl::Status started = StartRank(slot); !started.ok()) {
+      CannotStart(std::move(started));
       return;
     }
   }
