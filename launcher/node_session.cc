@@ -395,11 +395,10 @@ void NodeSession::StartReserve() {
   JobShape shape;
   shape.ranks_of_node = {local_ranks_};
   const NodeBinding binding = BindNode(options_, environment_, local_ranks_);
-  const absl::StatusOr<pid_t> pid =
-      launcher::StartReserve(AttemptOf(std::move(shape), binding), *guard_, *survivors_);
-  if (!pid.ok()) {
+  const absl::Status started = survivors_->StartReserve(AttemptOf(std::move(shape), binding));
+  if (!started.ok()) {
     reserve_failed_ = true;
-    Say(std::string(pid.status().message()));
+    Say(std::string(started.message()));
   }
 }
 

@@ -186,4 +186,14 @@ std::vector<AgentMessage> AgentSocket::Receive() {
   return messages;
 }
 
+std::vector<AgentMessage> AgentSocket::ReceiveAll() {
+  std::vector<AgentMessage> messages = Receive();
+  for (size_t last = messages.size(); last >= kMessagesMax;) {
+    std::vector<AgentMessage> more = Receive();
+    last = more.size();
+    std::move(more.begin(), more.end(), std::back_inserter(messages));
+  }
+  return messages;
+}
+
 }  // namespace dtrain::launcher

@@ -37,7 +37,8 @@ class AgentSocket {
   // Accepts waiting ranks and returns the messages that have arrived, also those of ranks that have
   // connected and are gone by now. If more than kMessagesMax are there, it leaves some.
   std::vector<AgentMessage> Receive();
-  static constexpr size_t kMessagesMax = 1000;
+  // The same, and leaves none that had arrived before the call.
+  std::vector<AgentMessage> ReceiveAll();
   // Those who have asked kQuestion since the last call, for Answer. Valid until the next Receive.
   std::vector<int> TakeQuestions() { return std::exchange(questions_, {}); }
   // Whether the process can stay after a failed attempt, and still listens.
@@ -52,6 +53,8 @@ class AgentSocket {
  private:
   AgentSocket(UniqueFd listener, UniqueFd epoll, std::string path)
       : listener_(std::move(listener)), epoll_(std::move(epoll)), path_(std::move(path)) {}
+  static constexpr size_t kMessagesMax = 1000;
+
   void Accept(std::vector<AgentMessage>& messages);
   void ReceiveFrom(int fd, std::vector<AgentMessage>& messages);
 

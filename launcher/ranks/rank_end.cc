@@ -76,6 +76,20 @@ const RankEnd* EarlyLeaver(const std::vector<RankEnd>& ends, const RankEnd& caus
   return leaver;
 }
 
+absl::Status ExitBarrierError(const std::vector<RankEnd>& ends, const std::vector<int>& alive,
+                              absl::Duration waited) {
+  if (alive.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the ranks of this node ended with exit code 0, but ranks of other nodes still run ",
+        absl::FormatDuration(waited), " later"));
+  }
+  const auto leaver = std::find_if(ends.begin(), ends.end(),
+                                   [](const RankEnd& end) { return CodeOf(end) == kExitOk; });
+  return absl::DeadlineExceededError(
+      absl::StrFormat("rank %d ended with exit code 0, but rank %s still runs %s later",
+                      leaver->rank, absl::StrJoin(alive, ", "), absl::FormatDuration(waited)));
+}
+
 int JobExitCode(const std::vector<RankEnd>& ends, const StopRequest& stop) {
   if (stop.forced) {
     return stop.interrupted ? kExitInterrupted : kExitTemporary;

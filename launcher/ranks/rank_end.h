@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace dtrain::launcher {
 
@@ -52,6 +54,11 @@ struct StopRequest {
 const RankEnd* RootCause(const std::vector<RankEnd>& ends, const StopRequest& stop = {});
 // The rank that left early: it ended with 0 before `cause`, which then lost a peer. Or nullptr.
 const RankEnd* EarlyLeaver(const std::vector<RankEnd>& ends, const RankEnd& cause);
+
+// The error of an attempt whose other ranks still run `waited` after one has ended with 0. `alive`:
+// those of this node.
+absl::Status ExitBarrierError(const std::vector<RankEnd>& ends, const std::vector<int>& alive,
+                              absl::Duration waited);
 
 // The job's exit code (docs/FAILURES.md) from all ranks' ends.
 int JobExitCode(const std::vector<RankEnd>& ends, const StopRequest& stop);

@@ -1,5 +1,5 @@
-// What the ranks of this node have last said of themselves, over the agent's socket: for their ends
-// and for `dtrain status`, whose answers launcher/jobs/job_status.h reads. Not thread-safe.
+// Keeps the last words of this node's ranks about themselves, which come over the agent's socket, for
+// their ends and for `dtrain status` (launcher/jobs/job_status.h reads the rows). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class RankStates {
   void Take(const AgentMessage& message, int64_t now_nanos);
   // Whether each has ended a step.
   bool AllTrain() const;
-  // Sets what the rank of `end` said last. REQUIRES: Has(end.rank).
+  // Sets the last step, phase and error of the rank of `end`. REQUIRES: Has(end.rank).
   void FillIn(RankEnd& end) const;
   // One row for each, in the order of ranks. `alive`: those that have not ended.
   Json Rows(const std::vector<int>& alive, int64_t now_nanos) const;

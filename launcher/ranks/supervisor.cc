@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "launcher/ranks/process_sample.h"
+#include "launcher/ranks/reuse_plan.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -41,6 +41,7 @@ Supervisor::Supervisor(const Parts& parts, const SupervisorLimits& limits, const
               .attempt = attempt.shape.attempt,
               .host = attempt.host},
              parts.peers, parts.reporter),
+      reuse_(attempt, limits_, parts.socket, parts.reporter, processes_, parts.survivors),
       report_(attempt, parts.reporter),
       stop_progress_(attempt.slots) {}
 
@@ -77,18 +78,11 @@ void Supervisor::CannotStart(absl::Status why) {
 }
 
 absl::Status Supervisor::StartRanks() {
-  if (parts_.survivors != nullptr) {
-    parts_.socket.Receive();  // Messages of the attempt before say nothing of this one.
-    if (const pid_t reserve = parts_.survivors->reserve_pid(); reserve > 0) {
-      processes_.Spare(reserve);  // RemoveAll spares it also if a rank cannot be started.
-    }
-  }
+  reuse_.Begin();
   for (const RankSlot& slot : attempt_.slots) {
     DT_RETURN_IF_ERROR(StartRank(slot));
   }
-  if (parts_.survivors != nullptr) {
-    parts_.survivors->RemoveKept();  // Those that no slot could take.
-  }
+  reuse_.RemoveRest();
   return absl::OkStatus();
 }
 
@@ -96,7 +90,7 @@ absl::Status Supervisor::StartRank(const RankSlot& slot) {
   const Environment environment = attempt_.EnvironmentOf(slot);
   ranks_.Add(slot.rank);
   report_.RankStarts(slot.rank);
-  if (StartSurvivor(slot, environment) || StartFromReserve(slot, environment)) {
+  if (reuse_.Start(slot, environment)) {
     return absl::OkStatus();
   }
   SpawnRequest request = attempt_.RequestWith(environment);
@@ -110,15 +104,20 @@ absl::Status Supervisor::StartRank(const RankSlot& slot) {
   return absl::OkStatus();
 }
 
+// Those that have passed are not waited for.
+Deadline Supervisor::Dues::EarliestAfter(Deadline next) const {
+  for (const auto* due : {&settle, &stacks, &stay, &kill, &grace, &barrier, &removal, &verdicts}) {
+    if (due->has_value() && !(*due)->Expired()) {
+      next = Earlier(next, **due);
+    }
+  }
+  return next;
+}
+
 void Supervisor::Wait() {
   Deadline next =
       Deadline::After(IsWatching() ? watch_.UntilLook(Clock::Real().MonotonicNanos()) : kTick);
-  for (const auto* deadline :
-       {&settle_, &stacks_, &stay_, &kill_, &grace_, &barrier_, &removal_, &ended_wait_}) {
-    if (deadline->has_value() && !(*deadline)->Expired()) {
-      next = Earlier(next, **deadline);
-    }
-  }
+  next = due_.EarliestAfter(next);
   std::array<pollfd, 3> entries = {{{parts_.signals.poll_fd(), POLLIN, 0},
                                     {parts_.socket.poll_fd(), POLLIN, 0},
                                     {parts_.peers.poll_fd(), POLLIN, 0}}};
@@ -152,7 +151,7 @@ void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
     return;
   }
   stop.signal = signal;
-  grace_ = Deadline::After(limits_.stop_grace);
+  due_.grace = Deadline::After(limits_.stop_grace);
   stop_progress_.Begin(Clock::Real().MonotonicNanos(), limits_.stop_grace);
   const int forwarded = ForwardedSignal(signal);
   parts_.reporter.Say(absl::StrFormat(
@@ -179,29 +178,23 @@ void Supervisor::SayStopProgress(const std::optional<std::string>& line) {
 
 // `all` that have arrived; otherwise at least some of them.
 void Supervisor::TakeMessages(bool all) {
-  std::vector<AgentMessage> messages = parts_.socket.Receive();
-  for (size_t last = messages.size(); all && last >= AgentSocket::kMessagesMax;) {
-    std::vector<AgentMessage> more = parts_.socket.Receive();
-    last = more.size();
-    std::move(more.begin(), more.end(), std::back_inserter(messages));
-  }
   const int64_t now = Clock::Real().MonotonicNanos();
-  for (const AgentMessage& message : messages) {
+  for (const AgentMessage& message : all ? parts_.socket.ReceiveAll() : parts_.socket.Receive()) {
     if (message.kind == AgentMessage::Kind::kCanStay) {  // The socket remembers it.
-      if (parts_.survivors != nullptr && message.pid == parts_.survivors->reserve_pid()) {
-        parts_.reporter.Event("reserve", {{"pid", message.pid}});
-      }
+      reuse_.OnCanStay(message);
       continue;
     }
     if (!ranks_.Has(message.rank)) {
       continue;
     }
     if (message.kind == AgentMessage::Kind::kStays) {
-      OnStay(message);
+      if (auto end = reuse_.OnStays(message, /*may_keep=*/phase_ != Phase::kKilled)) {
+        NoteEnd(*std::move(end), /*is_kept=*/true);
+      }
       continue;
     }
     if (message.kind == AgentMessage::Kind::kHello) {
-      reused_.erase(message.rank);
+      reuse_.OnHello(message.rank);
     }
     watch_.Take(message, now);
     SayStopProgress(stop_progress_.Take(message, now));
@@ -249,8 +242,8 @@ void Supervisor::TakeOrders() {
         published_pid_ = end.pid;
       }
       result_.ends.push_back(end);
-      if (!settle_.has_value()) {
-        settle_ = Deadline::After(limits_.settle);
+      if (!due_.settle.has_value()) {
+        due_.settle = Deadline::After(limits_.settle);
       }
       if (!end.hang.empty()) {
         AskStacks(end);
@@ -310,14 +303,13 @@ void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
                                 {"stopped", end.stopped},
                                 {"kept", is_kept},
                                 {"step", end.step}});
-  if (FailedByItself(end) && !settle_.has_value()) {
-    settle_ = Deadline::After(limits_.settle);
+  if (FailedByItself(end) && !due_.settle.has_value()) {
+    due_.settle = Deadline::After(limits_.settle);
   }
-  if (CodeOf(end) == 0 && !barrier_.has_value()) {
-    barrier_ = Deadline::After(limits_.exit_barrier);
+  if (CodeOf(end) == 0 && !due_.barrier.has_value()) {
+    due_.barrier = Deadline::After(limits_.exit_barrier);
   }
-  reused_.erase(end.rank);
-  saved_.erase(end.rank);
+  reuse_.OnEnd(end.rank);
   watch_.Ended(end.rank);
   const std::optional<std::string> line =
       stop_progress_.Ended(end.rank, Clock::Real().MonotonicNanos());
@@ -325,9 +317,39 @@ void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
   SayStopProgress(line);
 }
 
+void Supervisor::AnswerSaved() {
+  using News = RankReuse::StopNews;
+  const bool is_stopping = result_.stop.signal != 0 || phase_ != Phase::kRunning;
+  const bool goes_on = job_goes_on_ && phase_ == Phase::kRunning;
+  for (RankEnd& end : reuse_.AnswerSaved(goes_on       ? News::kJobGoesOn
+                                         : is_stopping ? News::kJobEnds
+                                                       : News::kNone)) {
+    NoteEnd(std::move(end), /*is_kept=*/true);
+  }
+}
+
+void Supervisor::ReplaceSilent() {
+  while (phase_ == Phase::kRunning) {
+    const std::optional<RankSlot> slot = reuse_.RemoveSilent();
+    if (!slot.has_value()) {
+      return;
+    }
+    if (absl::Status started = StartRank(*slot); !started.ok()) {
+      CannotStart(std::move(started));
+    }
+  }
+}
+
+// Not before the attempt is under way, because the process would hold its ranks up as they start.
+void Supervisor::KeepReserve() {
+  if (IsWatching() && ranks_.AllTrain() && reuse_.KeepReserve()) {
+    parts_.peers.TellReserve();
+  }
+}
+
 // While ranks stop, or one has failed, it is clear why others wait.
 bool Supervisor::IsWatching() const {
-  return phase_ == Phase::kRunning && result_.stop.signal == 0 && !settle_.has_value();
+  return phase_ == Phase::kRunning && result_.stop.signal == 0 && !due_.settle.has_value();
 }
 
 void Supervisor::WatchRanks() {
@@ -342,7 +364,7 @@ void Supervisor::WatchRanks() {
 
 void Supervisor::OnHang(RankEnd end) {
   end.order = ends_seen_++;
-  settle_ = Deadline::After(limits_.settle);
+  due_.settle = Deadline::After(limits_.settle);
   announced_ = DescribeFailure(end);
   parts_.reporter.Say(announced_);  // The stacks that are asked for now take their time.
   if (ranks_.Has(end.rank)) {
@@ -361,47 +383,33 @@ void Supervisor::AskStacks(const RankEnd& hang) {
   const bool is_of_all = hang.hang == HangKindName(HangKind::kAllStuck) ||
                          hang.hang == HangKindName(HangKind::kMismatch);
   if (parts_.survivors == nullptr || is_of_all || (pid > 0 && !SampleProcess(pid).is_stopped)) {
-    stacks_ = Deadline::After(limits_.stacks);
+    due_.stacks = Deadline::After(limits_.stacks);
   }
   report_.AskStacks(watch_.LocalViews());
 }
 
 void Supervisor::Decide() {
-  if (phase_ == Phase::kTerminating && Passed(kill_)) {
+  if (phase_ == Phase::kTerminating && Passed(due_.kill)) {
     KillRanks();
-  } else if (phase_ == Phase::kTerminating && Passed(stay_) && !kill_.has_value()) {
+  } else if (phase_ == Phase::kTerminating && Passed(due_.stay) && !due_.kill.has_value()) {
     processes_.Signal(SIGTERM);  // They have had their time to give the attempt up by themselves.
-    kill_ = Deadline::After(limits_.terminate);
+    due_.kill = Deadline::After(limits_.terminate);
   }
-  if (phase_ != Phase::kRunning || (stacks_.has_value() && !Passed(stacks_))) {
+  if (phase_ != Phase::kRunning || (due_.stacks.has_value() && !Passed(due_.stacks))) {
     return;
   }
   const RankEnd* const cause = RootCause(result_.ends, result_.stop);
-  if (cause != nullptr && (!MayBeVictim(*cause) || Passed(settle_) || processes_.alive() == 0)) {
+  if (cause != nullptr &&
+      (!MayBeVictim(*cause) || Passed(due_.settle) || processes_.alive() == 0)) {
     StopRanks(DescribeFailure(*cause));
-  } else if (result_.stop.signal != 0 && Passed(grace_) && processes_.alive() > 0) {
+  } else if (result_.stop.signal != 0 && Passed(due_.grace) && processes_.alive() > 0) {
     result_.stop.forced = true;
     StopRanks(absl::StrCat("the grace period of ", absl::FormatDuration(limits_.stop_grace),
                            " has passed"));
-  } else if (Passed(barrier_)) {
-    result_.error = BarrierError();
+  } else if (Passed(due_.barrier)) {
+    result_.error = ExitBarrierError(result_.ends, processes_.AliveRanks(), limits_.exit_barrier);
     StopRanks(std::string(result_.error.message()));
   }
-}
-
-absl::Status Supervisor::BarrierError() const {
-  const std::vector<int> alive = processes_.AliveRanks();
-  const std::string waited = absl::FormatDuration(limits_.exit_barrier);
-  if (alive.empty()) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "the ranks of this node ended with exit code 0, but ranks of other nodes still run ",
-        waited, " later"));
-  }
-  const auto leaver = std::find_if(result_.ends.begin(), result_.ends.end(),
-                                   [](const RankEnd& end) { return CodeOf(end) == 0; });
-  return absl::DeadlineExceededError(
-      absl::StrFormat("rank %d ended with exit code 0, but rank %s still runs %s later",
-                      leaver->rank, absl::StrJoin(alive, ", "), waited));
 }
 
 void Supervisor::StopRanks(const std::string& why) {
@@ -419,19 +427,33 @@ void Supervisor::StopRanks(const std::string& why) {
   phase_ = Phase::kTerminating;
   parts_.socket.TellFailure(why);
   if (AwaitStays()) {
-    ended_wait_ = Deadline::After(limits_.stay + limits_.peers_end);
+    due_.stay = Deadline::After(limits_.stay);
+    due_.verdicts = Deadline::After(limits_.stay + limits_.peers_end);
     return;
   }
   processes_.Signal(SIGTERM);
-  kill_ = Deadline::After(limits_.terminate);
-  ended_wait_ = Deadline::After(limits_.peers_end);
+  due_.kill = Deadline::After(limits_.terminate);
+  due_.verdicts = Deadline::After(limits_.peers_end);
+}
+
+// Gives whether ranks are left that may stay for the next attempt.
+bool Supervisor::AwaitStays() {
+  const RankEnd* const cause = RootCause(result_.ends, result_.stop);
+  if (parts_.survivors == nullptr || result_.stop.signal != 0 || !MayReuse(cause, result_.error)) {
+    return false;
+  }
+  if (cause != nullptr && !cause->hang.empty() && processes_.PidOf(cause->rank) >= 0) {
+    killed_.push_back(cause->rank);
+    processes_.SignalRank(cause->rank, SIGKILL);
+  }
+  return reuse_.AwaitStays();
 }
 
 void Supervisor::KillRanks() {
   processes_.Signal(SIGKILL);
   phase_ = Phase::kKilled;
-  removal_ = Deadline::After(limits_.removal);
-  ended_wait_ = ended_wait_.value_or(Deadline::After(limits_.peers_end));
+  due_.removal = Deadline::After(limits_.removal);
+  due_.verdicts = due_.verdicts.value_or(Deadline::After(limits_.peers_end));
 }
 
 void Supervisor::PublishFailure() {
@@ -448,7 +470,7 @@ void Supervisor::PublishEnd(const RankEnd& end) {
 
 bool Supervisor::Finished() {
   if (processes_.alive() > 0) {
-    return phase_ == Phase::kKilled && Passed(removal_);
+    return phase_ == Phase::kKilled && Passed(due_.removal);
   }
   if (!end_published_) {
     end_published_ = true;
@@ -461,7 +483,7 @@ bool Supervisor::Finished() {
   // that has ended well.
   const bool knows_failure = phase_ != Phase::kRunning || !result_.error.ok();
   return nodes_ended_ >= parts_.peers.nodes() - 1 ||
-         (knows_failure && !parts_.peers.health().ok()) || Passed(ended_wait_);
+         (knows_failure && !parts_.peers.health().ok()) || Passed(due_.verdicts);
 }
 
 }  // namespace dtrain::launcher

@@ -4,14 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/deadline.h"
-#include "base/job_env.h"
-#include "base/next_attempt.h"
 #include "launcher/nodes/peers.h"
 #include "launcher/ranks/agent_socket.h"
 #include "launcher/ranks/attempt.h"
@@ -19,6 +16,7 @@
 #include "launcher/ranks/guard.h"
 #include "launcher/ranks/job_watch.h"
 #include "launcher/ranks/processes.h"
+#include "launcher/ranks/rank_reuse.h"
 #include "launcher/ranks/rank_states.h"
 #include "launcher/ranks/signals.h"
 #include "launcher/ranks/stop_progress.h"
@@ -26,10 +24,6 @@
 #include "launcher/records/reporter.h"
 
 namespace dtrain::launcher {
-
-// Starts a process without a rank, which takes the place of the next one of this node that is lost.
-absl::StatusOr<pid_t> StartReserve(const Attempt& attempt, const Guard& guard,
-                                   Survivors& survivors);
 
 class Supervisor {
  public:
@@ -49,17 +43,24 @@ class Supervisor {
 
  private:
   enum class Phase { kRunning, kTerminating, kKilled };
+  // When the next things are to be done; nothing: what they wait for has not come.
+  struct Dues {
+    std::optional<Deadline> settle;    // Set by the first failure.
+    std::optional<Deadline> stacks;    // Set by a hang.
+    std::optional<Deadline> stay;      // Set by StopRanks, if ranks may stay.
+    std::optional<Deadline> kill;      // Set when ranks get SIGTERM.
+    std::optional<Deadline> grace;     // Set by the first stop signal.
+    std::optional<Deadline> barrier;   // Set by the first end with 0.
+    std::optional<Deadline> removal;   // Set by KillRanks.
+    std::optional<Deadline> verdicts;  // Those of the other nodes; set by StopRanks.
+
+    Deadline EarliestAfter(Deadline next) const;
+  };
 
   absl::Status StartRanks();
   absl::Status StartRank(const RankSlot& slot);
-  bool StartSurvivor(const RankSlot& slot, const Environment& environment);
-  bool StartFromReserve(const RankSlot& slot, const Environment& environment);
-  bool GiveAttempt(pid_t pid, const RankSlot& slot, NextAttempt next);
-  void OnStay(const AgentMessage& message);
-  void Keep(const RankSlot& slot, int exit_code);
   void AnswerSaved();
   void KeepReserve();
-  bool RunsItself(int rank) const;
   void ReplaceSilent();
   bool AwaitStays();
   void NoteEnd(RankEnd end, bool is_kept);
@@ -78,7 +79,6 @@ class Supervisor {
   // `job_goes_on`: with other nodes; the processes of this one that can stay are used again.
   void OnStopSignal(int signal, bool from_peer, bool job_goes_on);
   void SayStopProgress(const std::optional<std::string>& line);
-  absl::Status BarrierError() const;
   void PublishFailure();
   void PublishEnd(const RankEnd& end);
   void CannotStart(absl::Status why);
@@ -93,25 +93,15 @@ class Supervisor {
   Processes processes_;
   AttemptResult result_;
   JobWatch watch_;
+  RankReuse reuse_;
   FailureReport report_;
   RankStates ranks_;
   StopProgress stop_progress_;
   Phase phase_ = Phase::kRunning;
   bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
   bool job_goes_on_ = false;   // All stop signals so far were for a change of nodes.
-  bool reserve_tried_ = false;
-  std::optional<Deadline> settle_;      // Set by the first failure.
-  std::optional<Deadline> stacks_;      // Set by a hang.
-  std::optional<Deadline> stay_;        // Set by AwaitStays.
-  std::map<int, Deadline> reused_;      // Reused ranks that have not said hello yet.
-  std::map<int, Deadline> saved_;       // Ranks that ask to stay after a stop signal and a save.
-  std::optional<Deadline> reserve_at_;  // Set by the first step of the last rank.
-  std::vector<int> killed_;             // Ranks that were killed because they hang.
-  std::optional<Deadline> kill_;        // Set when ranks get SIGTERM.
-  std::optional<Deadline> grace_;       // Set by the first stop signal.
-  std::optional<Deadline> barrier_;     // Set by the first end with 0.
-  std::optional<Deadline> removal_;     // Set by KillRanks.
-  std::optional<Deadline> ended_wait_;  // For other nodes' verdicts; set by StopRanks.
+  std::vector<int> killed_;    // Ranks that were killed because they hang.
+  Dues due_;
   int64_t ends_seen_ = 0;
   int nodes_ended_ = 0;
   bool end_published_ = false;

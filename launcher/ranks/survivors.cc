@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/deadline.h"
+#include "base/status.h"
 
 namespace dtrain::launcher {
 
@@ -47,6 +48,17 @@ void Survivors::RemoveAll() {
   if (const pid_t pid = std::exchange(reserve_, {}).pid; pid > 0) {
     Remove(pid);
   }
+}
+
+absl::Status Survivors::StartReserve(const Attempt& attempt) {
+  Environment environment = ReserveEnvironment(attempt.EnvironmentOf(attempt.slots.front()));
+  SpawnRequest request = attempt.RequestWith(environment);
+  request.out_path = request.err_path = "/dev/null";  // Until it has a rank's place.
+  request.guard_fd = guard_.watch_fd();
+  const absl::StatusOr<pid_t> pid = Spawn(request);
+  DT_RETURN_IF_ERROR(Annotate(pid.status(), "no process is kept in reserve"));
+  reserve_ = {*pid, std::move(environment)};
+  return absl::OkStatus();
 }
 
 std::optional<Survivors::Reserve> Survivors::TakeReserve(const Environment& environment) {

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/job_env.h"
 #include "launcher/rank_plan.h"
+#include "launcher/ranks/attempt.h"
 #include "launcher/ranks/guard.h"
 #include "launcher/ranks/reuse_plan.h"
 
@@ -36,8 +38,9 @@ class Survivors {
   // The one in reserve too.
   void RemoveAll();
 
-  // `environment`: ReserveEnvironment, with which it was started.
-  void KeepReserve(pid_t pid, Environment environment) { reserve_ = {pid, std::move(environment)}; }
+  // Starts the program of `attempt` as a process without a rank, which takes the place of the next
+  // rank of this node that is lost. REQUIRES: there is none.
+  absl::Status StartReserve(const Attempt& attempt);
   // -1: there is none.
   pid_t reserve_pid() const { return reserve_.pid; }
   struct Reserve {
