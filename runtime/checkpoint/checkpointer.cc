@@ -1,6 +1,5 @@
 #include "dtrain/checkpointer.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,17 +13,15 @@
 #include "base/system/move_aside.h"
 #include "checkpoint/commit/writer.h"
 #include "runtime/checkpoint/background_save.h"
-#include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/journal/run_journal.h"
 #include "runtime/checkpoint/known_save.h"
-#include "runtime/checkpoint/model_tensors.h"
 #include "runtime/checkpoint/restore/state_restore.h"
 #include "runtime/checkpoint/save_policy.h"
 #include "runtime/checkpoint/staging_memory.h"
 #include "runtime/checkpoint/storage_room.h"
 #include "runtime/checkpoint/tiers/checkpoint_tiers.h"
-#include "runtime/checkpoint/tracked_states.h"
+#include "runtime/checkpoint/tracked_objects.h"
 #include "runtime/checkpoint/tracked_tensors.h"
 #include "runtime/job/job_state.h"
 #include "runtime/job/stop_reason.h"
@@ -46,17 +43,12 @@ struct Checkpointer::State {
   Job& job;
   GroupExchange exchange;
   std::unique_ptr<CheckpointTiers> tiers;
-  checkpoint::Storage* storage = nullptr;                // The tiers'; saves go there.
-  checkpoint::EpochRecord epoch;                         // This attempt's, once it has begun.
-  std::unique_ptr<checkpoint::Writer> writer;            // Null before.
-  std::vector<std::pair<std::string, Engine*>> engines;  // By name; the first is the model.
-  std::vector<EngineSnapshots> snapshots;                // Snapshots()
-  TrackedStates tracked;
-  std::vector<NamedTensor> tensors;  // By TrackedName.
-  bool tensors_checked = false;      // They are the same on every rank.
+  checkpoint::Storage* storage = nullptr;      // The tiers'; saves go there.
+  checkpoint::EpochRecord epoch;               // This attempt's, once it has begun.
+  std::unique_ptr<checkpoint::Writer> writer;  // Null before.
+  TrackedObjects tracked;
   int64_t saved_step = -1;
   int64_t started_step = -1;                   // The last one whose save began in the background.
-  absl::Status misuse;                         // The first wrong Track().
   std::shared_ptr<BackgroundSave> background;  // Null without checkpoint.async.
   int64_t skipped_saves = 0;                   // Came due while another one was under way.
   RunJournal journal;
@@ -64,32 +56,26 @@ struct Checkpointer::State {
   explicit State(Job& j)
       : job(j),
         exchange(j.group()),
+        tracked(j),
         background(j.config().checkpoint_async() ? std::make_shared<BackgroundSave>(j) : nullptr),
-        journal(j, engines) {}
+        journal(j, tracked.engines()) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State();
 
-  RankPlace place() const { return {job.rank(), job.world_size(), ParameterOffload(job.config())}; }
   Deadline deadline() const {
     return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
   }
-  absl::Status CheckTracked() const;
-  absl::Status CheckTensors();
   // Begins an attempt. `about`: whether it is fresh, and what is damaged.
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(checkpoint::AttemptOptions about);
-  absl::Status BeginFresh() { return Begin({.fresh = true}).status(); }
+  // Checks what is tracked, and begins a fresh attempt where none was begun.
+  absl::Status PrepareSave();
   // The newest whole checkpoint, which engines and tensors hold then; null: the run begins.
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> ReadLatest(std::string& note);
   // Goes on from a checkpoint that was read.
   absl::Status Resume(const checkpoint::Checkpoint& from, std::string note);
-  // Fills a snapshot with everything that a checkpoint of now holds.
-  absl::StatusOr<EngineSnapshot> Take(EngineSnapshot snapshot);
   checkpoint::SaveReport Save(int64_t step, SaveKind kind);
   checkpoint::SaveReport Write(int64_t step);
-  // The engines'. Where one is new, it waits until a GPU has ended the last step.
-  std::vector<EngineSnapshots>& Snapshots();
-  bool GathersWeights();
   // Saves beside training: starts one, or skips it because one is still under way on some rank.
   absl::Status StartSave(int64_t step);
   // Records how a save in the background ended. FailedPrecondition: this job is fenced.
@@ -121,49 +107,15 @@ Checkpointer::Checkpointer(std::unique_ptr<State> state) : state_(std::move(stat
 Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::Track(const std::string& name, Engine& engine) {
-  for (const auto& [other, tracked] : state_->engines) {
-    if (other == name || tracked == &engine) {
-      state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
-          "Checkpointer::Track got an engine \"%s\" after \"%s\" with the same %s; track "
-          "each engine once, by a name of its own",
-          name, other, other == name ? "name" : "engine")));
-      return;
-    }
-  }
-  state_->engines.emplace_back(name, &engine);
+  state_->tracked.Add(name, engine);
 }
 
 void Checkpointer::Track(const std::string& name, Tracked& state) {
-  if (!state_->tracked.Add(name, state)) {
-    state_->misuse.Update(absl::FailedPreconditionError(absl::StrFormat(
-        "Checkpointer::Track got the name \"%s\" twice; give each tracked state a name of its own",
-        name)));
-  }
+  state_->tracked.Add(name, state);
 }
 
 void Checkpointer::Track(const std::string& name, std::vector<TrackedTensor> tensors) {
-  state_->misuse.Update(AddTensors(name, std::move(tensors), state_->tensors));
-  state_->tensors_checked = false;
-}
-
-// Collective where there are any that were not checked yet.
-absl::Status Checkpointer::State::CheckTensors() {
-  if (tensors.empty() || tensors_checked) {
-    return absl::OkStatus();
-  }
-  DT_RETURN_IF_ERROR(CheckSameTensors(job.group(), tensors));
-  tensors_checked = true;
-  return absl::OkStatus();
-}
-
-absl::Status Checkpointer::State::CheckTracked() const {
-  DT_RETURN_IF_ERROR(misuse);
-  if (engines.empty()) {
-    return absl::FailedPreconditionError(
-        "the Checkpointer tracks no engine, so no weight would be saved; call "
-        "Track(\"engine\", *engine) before RestoreLatest and MaybeSave");
-  }
-  return absl::OkStatus();
+  state_->tracked.Add(name, std::move(tensors));
 }
 
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Begin(
@@ -188,12 +140,17 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   return std::move(attempt.checkpoint);
 }
 
+absl::Status Checkpointer::State::PrepareSave() {
+  DT_RETURN_IF_ERROR(tracked.CheckSavable());
+  return writer == nullptr ? Begin({.fresh = true}).status() : absl::OkStatus();
+}
+
 // Begins anew from the checkpoint before one that turns out to be damaged while it is read.
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::ReadLatest(
     std::string& note) {
   checkpoint::AttemptOptions about;
   about.fresh = job.state().fresh;
-  StateRestore restore(job, engines, tensors, place());
+  StateRestore restore(job, tracked.engines(), tracked.tensors(), tracked.place());
   while (true) {
     DT_ASSIGN_OR_RETURN(auto found, Begin(about));
     if (found == nullptr) {
@@ -218,15 +175,15 @@ absl::Status Checkpointer::State::Resume(const checkpoint::Checkpoint& from, std
   if (!is_import) {  // Else it is a file of the user's, and of no run yet.
     tiers->CopyRestored(manifest.id);
   }
-  DT_ASSIGN_OR_RETURN(
-      const Replayed replayed,
-      journal.Replay({*storage, manifest.id, exchange, deadline()}, tensors, place()));
+  DT_ASSIGN_OR_RETURN(const Replayed replayed,
+                      journal.Replay({*storage, manifest.id, exchange, deadline()},
+                                     tracked.tensors(), tracked.place()));
   const auto saved = mine.find("tracked");
   if (replayed.steps > 0 || !is_import) {
-    DT_RETURN_IF_ERROR(tracked.Restore(replayed.steps > 0    ? replayed.tracked
-                                       : saved != mine.end() ? *saved
-                                                             : Json::object(),
-                                       from.DisplayName()));
+    DT_RETURN_IF_ERROR(tracked.states().Restore(replayed.steps > 0    ? replayed.tracked
+                                                : saved != mine.end() ? *saved
+                                                                      : Json::object(),
+                                                from.DisplayName()));
   }
   Json record = {{"restored", manifest.id.step + replayed.steps},
                  {"path", from.DisplayName()},
@@ -238,33 +195,29 @@ absl::Status Checkpointer::State::Resume(const checkpoint::Checkpoint& from, std
   job.metrics().SetStep(manifest.id.step + replayed.steps);
   record["note"] = note;
   job.metrics().LogEvent(EventKind::kCheckpoint, record);
-  journal.Begin(*storage, epoch, place(), replayed.buffers);
+  journal.Begin(*storage, epoch, tracked.place(), replayed.buffers);
   return absl::OkStatus();
 }
 
 absl::Status Checkpointer::RestoreLatest() {
-  DT_RETURN_IF_ERROR(state_->CheckTracked());
+  DT_RETURN_IF_ERROR(state_->tracked.Check());
   DT_RETURN_IF_ERROR(state_->EndBackground(/*wait=*/true));
-  uint64_t bytes = 0;
-  for (const auto& [name, engine] : state_->engines) {
-    DT_RETURN_IF_ERROR(CheckStorable(engine->state()));
-    bytes += StoredBytes(engine->state());
-  }
-  DT_RETURN_IF_ERROR(state_->CheckTensors());
+  DT_ASSIGN_OR_RETURN(const uint64_t bytes, state_->tracked.EngineBytes());
+  DT_RETURN_IF_ERROR(state_->tracked.CheckTensors());
   if (state_->job.rank() == 0) {
     WarnOfLittleRoom(*state_->storage, bytes);
   }
   DT_RETURN_IF_ERROR(state_->tiers->CheckRoom(bytes));
   std::string note;
   DT_ASSIGN_OR_RETURN(const auto checkpoint, state_->ReadLatest(note));
-  state_->Snapshots();  // Now, before a GPU has steps to end.
+  state_->tracked.Snapshots();  // Now, before a GPU has steps to end.
   if (checkpoint != nullptr) {
     DT_RETURN_IF_ERROR(state_->Resume(*checkpoint, std::move(note)));
   } else if (state_->journal.is_wanted()) {  // Its steps need a checkpoint to be replayed from.
-    state_->Save(state_->engines[0].second->step(), SaveKind::kInStep);
+    state_->Save(state_->tracked.step(), SaveKind::kInStep);
   }
   if (state_->background != nullptr && SavesOnTheWay(state_->job.config())) {
-    state_->background->Expect((bytes + TrackedBytes(state_->tensors)) /
+    state_->background->Expect((bytes + TrackedBytes(state_->tracked.tensors())) /
                                static_cast<uint64_t>(state_->job.world_size()));
   }
   return absl::OkStatus();
@@ -281,51 +234,18 @@ checkpoint::SaveReport Checkpointer::State::Save(int64_t step, SaveKind kind) {
   return report;
 }
 
-absl::StatusOr<EngineSnapshot> Checkpointer::State::Take(EngineSnapshot snapshot) {
-  for (EngineSnapshots& of_engine : Snapshots()) {
-    DT_RETURN_IF_ERROR(of_engine.AddTo(snapshot));
-  }
-  if (GathersWeights()) {
-    snapshot.source.SortAsWritten();
-  }
-  if (!tensors.empty()) {
-    DT_RETURN_IF_ERROR(AddTrackedTensors(tensors, place(), snapshot));
-    if (!job.state().device->is_host() && !snapshot.gpu.has_value()) {
-      DT_RETURN_IF_ERROR(job.state().device->Synchronize());
-    }
-  }
-  AddJobRecords({.model = engines[0].first,
-                 .tracked = tracked.Save(),
-                 .metrics = job.metrics().ValuesAtStep(),
-                 .accepted_changes = job.state().accepted_changes,
-                 .host = tiers->host()},
-                snapshot.source);
-  return snapshot;
-}
-
 checkpoint::SaveReport Checkpointer::State::Write(int64_t step) {
-  if (background != nullptr && GathersWeights()) {  // Within the memory that other saves have.
-    return background->SaveAndWait(
-        step, *writer, [this](EngineSnapshot snapshot) { return Take(std::move(snapshot)); });
+  if (background != nullptr && tracked.GathersWeights()) {
+    // Within the memory that other saves have.
+    return background->SaveAndWait(step, *writer, [this](EngineSnapshot snapshot) {
+      return tracked.Take(std::move(snapshot), tiers->host());
+    });
   }
-  absl::StatusOr<EngineSnapshot> snapshot = Take({});
+  absl::StatusOr<EngineSnapshot> snapshot = tracked.Take({}, tiers->host());
   if (!snapshot.ok()) {  // The group is broken: nobody can save.
     return {.status = snapshot.status(), .id = {.step = step}};
   }
   return writer->Save(step, snapshot->source, exchange);
-}
-
-std::vector<EngineSnapshots>& Checkpointer::State::Snapshots() {
-  for (size_t i = snapshots.size(); i < engines.size(); ++i) {
-    const auto& [name, engine] = engines[i];
-    snapshots.emplace_back(engine->state(), place(), i == 0 ? "" : name);
-  }
-  return snapshots;
-}
-
-bool Checkpointer::State::GathersWeights() {
-  return std::any_of(Snapshots().begin(), Snapshots().end(),
-                     [](const auto& of_engine) { return !of_engine.state().lives().empty(); });
 }
 
 absl::Status Checkpointer::State::StartSave(int64_t step) {
@@ -340,16 +260,16 @@ absl::Status Checkpointer::State::StartSave(int64_t step) {
   }
   background->BeginBlocking();
   const ScopedPhase phase("dtrain::checkpoint", background->blocked_s());
-  absl::StatusOr<EngineSnapshot> snapshot = Take(background->NewSnapshot());
+  absl::StatusOr<EngineSnapshot> snapshot = tracked.Take(background->NewSnapshot(), tiers->host());
   if (!snapshot.ok()) {  // The ranks learn of it from each other when the save begins.
     const absl::Status failure = snapshot.status();
-    if (GathersWeights()) {
+    if (tracked.GathersWeights()) {
       return failure;  // The others wait for this rank in their gathers: it cannot go on.
     }
     snapshot.emplace();
     snapshot->source.status = failure;
   }
-  for (const EngineSnapshots& of_engine : snapshots) {
+  for (const EngineSnapshots& of_engine : tracked.Snapshots()) {
     background->Guard(of_engine.state());
   }
   started_step = step;
@@ -389,7 +309,7 @@ void Checkpointer::State::RotateJournal() {
   if (journal.has_begun()) {
     journal.Rotate();
   } else {  // The program has restored nothing, or a fresh start has now saved its first step.
-    journal.Begin(*storage, epoch, place(), {});
+    journal.Begin(*storage, epoch, tracked.place(), {});
   }
 }
 
@@ -429,20 +349,16 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   State& state = *state_;
   const bool stopping = state.job.stop_agreed();
   const bool due = IsDue(state.job.config(), step);
-  DT_RETURN_IF_ERROR(state.CheckTracked());
+  DT_RETURN_IF_ERROR(state.tracked.Check());
   if (stopping) {
     TellStopping(state.job, AgentMessage::kStepFinished, step);
   }
   DT_RETURN_IF_ERROR(state.EndBackground(stopping));
-  state.journal.EndStep(state.tracked, state.tensors);
+  state.journal.EndStep(state.tracked.states(), state.tracked.tensors());
   if ((!stopping && !due) || (state.saved_step == step && !stopping)) {
     return absl::OkStatus();
   }
-  DT_RETURN_IF_ERROR(state.tracked.CheckBytes());
-  DT_RETURN_IF_ERROR(state.CheckTensors());
-  if (state.writer == nullptr) {
-    DT_RETURN_IF_ERROR(state.BeginFresh());
-  }
+  DT_RETURN_IF_ERROR(state.PrepareSave());
   if (state.background != nullptr && !stopping) {
     return step == state.started_step ? absl::OkStatus() : state.StartSave(step);
   }
@@ -472,17 +388,13 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
 
 absl::Status Checkpointer::Finish() {
   State& state = *state_;
-  DT_RETURN_IF_ERROR(state.CheckTracked());
+  DT_RETURN_IF_ERROR(state.tracked.Check());
   DT_RETURN_IF_ERROR(state.EndBackground(/*wait=*/true));
   state.journal.Finish();
-  const int64_t step = state.engines[0].second->step();
+  const int64_t step = state.tracked.step();
   DT_ASSIGN_OR_RETURN(const bool is_saved, state.IsSaved(step));
   if (!is_saved && step > 0) {
-    DT_RETURN_IF_ERROR(state.tracked.CheckBytes());
-    DT_RETURN_IF_ERROR(state.CheckTensors());
-    if (state.writer == nullptr) {
-      DT_RETURN_IF_ERROR(state.BeginFresh());
-    }
+    DT_RETURN_IF_ERROR(state.PrepareSave());
     const checkpoint::SaveReport report = state.Save(step, SaveKind::kAtEnd);
     if (!report.durable()) {
       const bool is_fenced = report.outcome == checkpoint::SaveOutcome::kFenced;
