@@ -3,26 +3,21 @@
 #include <algorithm>
 #include <csignal>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/status.h"
 #include "comm/net/store_server.h"
 #include "launcher/attempt_meeting.h"
 #include "launcher/config_check.h"
-#include "launcher/jobs/ask_nodes.h"
 #include "launcher/jobs/control_socket.h"
-#include "launcher/jobs/job_status.h"
+#include "launcher/jobs/elastic_calls.h"
 #include "launcher/machine.h"
 #include "launcher/nodes/coordinator_process.h"
 #include "launcher/nodes/elastic_peers.h"
@@ -35,7 +30,6 @@ namespace {
 
 constexpr absl::Duration kSlice = absl::Milliseconds(100);
 constexpr absl::Duration kMeetTime = absl::Minutes(1);
-constexpr absl::Duration kLookTime = absl::Milliseconds(500);  // At what the lobby has already.
 
 class ElasticNodeLaunch {
  public:
@@ -58,20 +52,16 @@ class ElasticNodeLaunch {
   absl::StatusOr<Meeting> Meet(const LobbyOrder& order, int ranks);
   absl::StatusOr<Meeting> Serve(const LobbyOrder& order, int ranks);
   NodeReport ReportOf(int attempt, const absl::StatusOr<AttemptResult>& result) const;
-  void Drain(const ControlCall& call);
-  JobNodes Nodes();
-  AskedAttempt AttemptOf(const LobbyNodes& members, LobbyAgent& lobby) const;
-  void SetAsked(std::optional<AskedAttempt> attempt);
+  void SetLobby(std::shared_ptr<LobbyAgent> lobby);
   bool is_first() const { return session_.options().node_rank == 0; }
 
   NodeSession& session_;
   comm::Endpoint endpoint_;
   std::unique_ptr<CoordinatorProcess> coordinator_;   // Node 0 only.
   std::unique_ptr<comm::StoreServer> attempt_store_;  // Node 0 only: for the ranks of an attempt.
-  std::mutex mutex_;  // For lobby_ and asked_, which the threads of the control sockets read.
   std::shared_ptr<LobbyAgent> lobby_;
-  std::optional<AskedAttempt> asked_;  // The attempt that runs here.
-  std::unique_ptr<ControlServer> control_;
+  std::optional<ElasticCalls> calls_;       // Set by Open.
+  std::unique_ptr<ControlServer> control_;  // Asks calls_.
   int met_signal_ = 0;  // A stop signal that came before the attempt's ranks were started.
   // This node itself had no place for the attempt's ranks.
   bool cannot_start_ = false;
@@ -113,9 +103,13 @@ absl::Status ElasticNodeLaunch::JoinLobby(const LobbyMemory& memory) {
   join.memory = memory;
   DT_ASSIGN_OR_RETURN(std::shared_ptr<LobbyAgent> joined,
                       LobbyAgent::Join(join, [this] { return session_.TakeStopSignal(); }));
-  const std::lock_guard lock(mutex_);
-  lobby_ = std::move(joined);
+  SetLobby(std::move(joined));
   return absl::OkStatus();
+}
+
+void ElasticNodeLaunch::SetLobby(std::shared_ptr<LobbyAgent> lobby) {
+  calls_->SetLobby(lobby);
+  lobby_ = std::move(lobby);
 }
 
 absl::Status ElasticNodeLaunch::Open() {
@@ -125,11 +119,13 @@ absl::Status ElasticNodeLaunch::Open() {
   } else {  // It would end an attempt of all nodes, only to be set aside.
     DT_RETURN_IF_ERROR(session_.CheckRoom());
   }
+  calls_.emplace(endpoint_.host, session_.key());
   DT_RETURN_IF_ERROR(JoinLobby({}));
   first_term_ = lobby_->memory().term;
-  DT_ASSIGN_OR_RETURN(control_, ControlServer::Start(session_.AgentPath(kControlSocket),
-                                                     [this](const auto& call) { Drain(call); }));
-  session_.ServeNodes([this] { return Nodes(); });
+  DT_ASSIGN_OR_RETURN(
+      control_, ControlServer::Start(session_.AgentPath(kControlSocket),
+                                     [this](const auto& call) { calls_->Drain(call); }));
+  session_.ServeNodes([this] { return calls_->Nodes(); });
   session_.Register(session_.run_id());
   return absl::OkStatus();
 }
@@ -158,7 +154,7 @@ int ElasticNodeLaunch::Run() {
   // The others go first: the coordinator waits for them in its destructor.
   session_.StopServingNodes();
   control_.reset();
-  lobby_.reset();
+  SetLobby(nullptr);
   coordinator_.reset();
   return session_.Finish(*code,
                          static_cast<double>(Clock::Real().MonotonicNanos() - started) * 1e-9);
@@ -184,10 +180,7 @@ ElasticNodeLaunch::End ElasticNodeLaunch::Rejoin(const std::string& why,
       "%s; no rank runs on this node; it waits up to %s for `dtrain launch` of node 0 at %s, and "
       "then goes on from the newest durable step",
       why, absl::FormatDuration(session_.options().join_timeout), endpoint_.ToString()));
-  {
-    std::lock_guard lock(mutex_);
-    lobby_.reset();
-  }
+  SetLobby(nullptr);
   const absl::Status joined = JoinLobby(memory);
   if (joined.ok()) {
     return std::nullopt;
@@ -312,10 +305,10 @@ absl::StatusOr<AttemptResult> ElasticNodeLaunch::TryAttempt(const LobbyOrder& or
   DT_ASSIGN_OR_RETURN(const auto peers,
                       ElasticPeers::Create(std::move(agents), *lobby_, order.attempt,
                                            [this](const auto& text) { session_.Say(text); }));
-  SetAsked(AskedAttempt{order.attempt, meeting.store, order.nodes});
+  calls_->SetAttempt(AskedAttempt{order.attempt, meeting.store, order.nodes});
   absl::StatusOr<AttemptResult> result =
       session_.RunAttempt(std::move(shape), meeting.log_number, *peers);
-  SetAsked(std::nullopt);
+  calls_->SetAttempt(std::nullopt);
   cannot_start_ = !result.ok();
   return result;
 }
@@ -367,96 +360,6 @@ absl::StatusOr<Meeting> ElasticNodeLaunch::Serve(const LobbyOrder& order, int ra
   meeting.master_port = FreePort(endpoint_.host);
   meeting.begins_job = begins_job;
   return meeting;
-}
-
-// Serves `dtrain drain`: "drain NODE" is answered with "ok NAME", and "left" when the node has
-// left; or with "no REASON".
-void ElasticNodeLaunch::Drain(const ControlCall& call) {
-  constexpr absl::Duration kAnswerTime = absl::Seconds(10);
-  constexpr char kDrain[] = "drain ";
-  if (!absl::StartsWith(call.request, kDrain)) {
-    call.reply("no such request");
-    return;
-  }
-  const std::shared_ptr<LobbyAgent> lobby = [this] {
-    std::lock_guard lock(mutex_);
-    return lobby_;
-  }();
-  if (lobby == nullptr) {
-    call.reply("no the coordinator is lost");
-    return;
-  }
-  LobbyMessage message{.kind = LobbyMessage::Kind::kDrain};
-  message.target = std::string(absl::StripPrefix(call.request, kDrain));
-  const absl::Status posted = lobby->Post(std::move(message));
-  const absl::StatusOr<LobbyOrder> answer =
-      posted.ok() ? lobby->AwaitAnswer(kAnswerTime) : absl::StatusOr<LobbyOrder>(posted);
-  if (!answer.ok() || answer->code != kExitOk || answer->names.size() < 2) {
-    call.reply(
-        absl::StrCat("no ", answer.ok() ? answer->text : std::string(answer.status().message())));
-    return;
-  }
-  call.reply(absl::StrCat("ok ", answer->text));
-  while (true) {
-    const absl::Status left = lobby->AwaitDismissal(answer->names[1], kSlice);
-    if (!absl::IsDeadlineExceeded(left) || call.is_stopping()) {
-      call.reply(left.ok() ? "left" : absl::StrCat("no ", left.message()));
-      return;
-    }
-  }
-}
-
-void ElasticNodeLaunch::SetAsked(std::optional<AskedAttempt> attempt) {
-  const std::lock_guard lock(mutex_);
-  asked_ = std::move(attempt);
-}
-
-// The attempt of the job as the lobby tells a node of it that has no ranks there.
-AskedAttempt ElasticNodeLaunch::AttemptOf(const LobbyNodes& members, LobbyAgent& lobby) const {
-  AskedAttempt attempt{.number = members.attempt};
-  for (const LobbyNodes::Row& row : members.rows) {
-    if (row.place == static_cast<int>(attempt.nodes.size())) {
-      attempt.nodes.push_back(row.node);
-    }
-  }
-  const LobbyMemory memory = lobby.memory();
-  const bool is_known = memory.attempt.has_value() && memory.attempt->attempt == members.attempt;
-  const int64_t term = is_known ? memory.attempt->term : memory.term;
-  const auto text = lobby.Ask(MeetingKey(term, members.attempt), Deadline::After(kLookTime));
-  const absl::StatusOr<Meeting> meeting =
-      text.ok() ? ParseMeeting(*text, endpoint_.host) : text.status();
-  if (meeting.ok()) {
-    attempt.store = meeting->store;
-  }
-  return attempt;
-}
-
-// Serves `dtrain status`.
-JobNodes ElasticNodeLaunch::Nodes() {
-  std::shared_ptr<LobbyAgent> lobby;
-  std::optional<AskedAttempt> attempt;
-  {
-    const std::lock_guard lock(mutex_);
-    lobby = lobby_;
-    attempt = asked_;
-  }
-  LobbyNodes members;
-  std::string note = "the job's coordinator is lost, so that nodes without ranks are not shown";
-  if (lobby != nullptr) {
-    const auto text = lobby->Ask(kLobbyNodesKey, Deadline::After(kLookTime));
-    absl::StatusOr<LobbyNodes> told = text.ok() ? LobbyNodes::Parse(*text) : text.status();
-    if (told.ok()) {
-      members = *std::move(told);
-      note.clear();
-    }
-  }
-  if (!attempt.has_value() && lobby != nullptr && members.attempt >= 0) {
-    attempt = AttemptOf(members, *lobby);
-  }
-  JobNodes job = attempt.has_value() ? AskNodes(*attempt, session_.key()) : JobNodes{};
-  AddMembers(members, job);
-  job.note = job.note.empty() ? note : job.note;
-  return job;
 }
 
 }  // namespace
