@@ -30,8 +30,8 @@ FOREIGN = {"base/dl/nvml.h", "base/dl/verbs.h", "comm/nccl/nccl_api.h"}
 SEAMS = ("Fake", "Faulty", "MemoryFileSystem")
 # State machines that simulations drive: time and messages are arguments, and there are no files.
 CORES = tuple(f"launcher/{name}." for name in (
-    "nodes/coordinator_state", "nodes/elastic_job", "nodes/elastic_job_adopt", "nodes/elastic_job_end",
-    "nodes/lobby_inbox", "nodes/lobby_messages", "nodes/world_choice", "restart"))
+    "nodes/coordinator_state", "nodes/elastic_job", "nodes/elastic_job_adopt", "nodes/elastic_job_aside",
+    "nodes/elastic_job_end", "nodes/lobby_inbox", "nodes/lobby_messages", "nodes/world_choice", "restart"))
 OUTSIDE = r'#include [<"](?:base/(?:file|clock|deadline)|fstream|filesystem|fcntl|unistd|poll|sys/|chrono|thread)'
 # Declarations without a use that this test sees, or that only tests and benchmarks use: the reasons.
 KEPT = {
