@@ -63,12 +63,28 @@ class SupervisorTest : public ::testing::Test {
       Reporter::Start({.events_path = folder() + "/events.jsonl"});
 };
 
+// Other nodes that say nothing and are not lost. Keeps what they are told.
+class FakePeers : public Peers {
+ public:
+  explicit FakePeers(int nodes = 1) : nodes_(nodes) {}
+  int poll_fd() const override { return event_.get(); }
+  std::vector<Order> Take() override { return {}; }
+  absl::Status health() const override { return absl::OkStatus(); }
+  void Publish(Order order) override { published_.push_back(std::move(order)); }
+  int nodes() const override { return nodes_; }
+  const std::vector<Order>& published() const { return published_; }
+
+ private:
+  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
+  const int nodes_;
+  std::vector<Order> published_;
+};
+
 // Once the rank is `ready`, sends this process a stop signal at each Take, and reports a lost node
 // from the third one on.
-class LostWhileKilling final : public Peers {
+class LostWhileKilling final : public FakePeers {
  public:
-  explicit LostWhileKilling(std::string ready) : ready_(std::move(ready)) {}
-  int poll_fd() const override { return event_.get(); }
+  explicit LostWhileKilling(std::string ready) : FakePeers(/*nodes=*/2), ready_(std::move(ready)) {}
   std::vector<Order> Take() override {
     if (asked_ > 0 || FileExists(ready_)) {
       ++asked_;
@@ -79,12 +95,9 @@ class LostWhileKilling final : public Peers {
   absl::Status health() const override {
     return asked_ < 3 ? absl::OkStatus() : absl::UnavailableError("node 1 is lost");
   }
-  void Publish(Order) override {}
-  int nodes() const override { return 2; }
 
  private:
   const std::string ready_;
-  UniqueFd event_{eventfd(0, EFD_CLOEXEC)};
   int asked_ = 0;
 };
 
@@ -103,14 +116,13 @@ TEST_F(SupervisorTest, ARankThatItKilledIsNoCauseThoughAPeerIsLostMeanwhile) {
 
 // Once the rank is `ready`, tells this agent that another one got a stop signal, then sends this
 // process the signals `own`, one at each Take, and at last lets the rank `go`.
-class StoppedByAnother final : public Peers {
+class StoppedByAnother final : public FakePeers {
  public:
   StoppedByAnother(const std::string& folder, std::vector<int> own, bool job_goes_on = false)
       : ready_(folder + "/ready"),
         go_(folder + "/go"),
         own_(std::move(own)),
         job_goes_on_(job_goes_on) {}
-  int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     if (!FileExists(ready_)) {
       return {};
@@ -131,12 +143,8 @@ class StoppedByAnother final : public Peers {
     }
     return {};
   }
-  absl::Status health() const override { return absl::OkStatus(); }
-  void Publish(Order) override {}
-  int nodes() const override { return 1; }
 
  private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
   const std::string ready_;
   const std::string go_;
   const std::vector<int> own_;
@@ -174,10 +182,9 @@ TEST_F(StopSignalsTest, TheWarningAheadOfATimeLimitLetsTheSaveEnd) {
 }
 
 // Tells of a hang that another node has found, by default on a node that is not this one.
-class HangsElsewhere final : public Peers {
+class HangsElsewhere final : public FakePeers {
  public:
   explicit HangsElsewhere(int rank = 1) : rank_(rank) {}
-  int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     if (std::exchange(told_, true)) {
       return {};
@@ -191,16 +198,10 @@ class HangsElsewhere final : public Peers {
     order.end.error = "rank 1 does not return";
     return {order};
   }
-  absl::Status health() const override { return absl::OkStatus(); }
-  void Publish(Order order) override { published_.push_back(order.kind); }
-  int nodes() const override { return 1; }
-  const std::vector<Order::Kind>& published() const { return published_; }
 
  private:
-  UniqueFd event_{eventfd(0, EFD_CLOEXEC)};
   const int rank_;
   bool told_ = false;
-  std::vector<Order::Kind> published_;
 };
 
 TEST_F(SupervisorTest, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
@@ -210,8 +211,8 @@ TEST_F(SupervisorTest, AHangOnAnotherNodeEndsTheRanksHereAndLeavesAReport) {
   EXPECT_EQ(result.ends[0].hang, "not_returned");
   EXPECT_TRUE(result.ends[1].stopped);
   EXPECT_EQ(ExitCodeOf(result), kExitTemporary);
-  EXPECT_EQ(peers.published(), std::vector<Order::Kind>{Order::Kind::kEnded})
-      << "who has found it has told all";
+  ASSERT_EQ(peers.published().size(), 1U) << "who has found it has told all";
+  EXPECT_EQ(peers.published().front().kind, Order::Kind::kEnded);
   const auto report = ParseJson(ReadFile(folder() + "/report.json").value_or(""), "report.json");
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ((*report)["kind"], "hang");
@@ -224,15 +225,15 @@ TEST_F(SupervisorTest, ARankThatAnotherNodeFindsHangingIsShownWithItsLog) {
   ASSERT_FALSE(result.ends.empty());
   EXPECT_EQ(result.ends[0].hang, "not_returned");
   EXPECT_EQ(result.ends[0].log, folder() + "/rank-0.err");
-  EXPECT_EQ(peers.published(), std::vector<Order::Kind>{Order::Kind::kEnded});
+  ASSERT_EQ(peers.published().size(), 1U);
+  EXPECT_EQ(peers.published().front().kind, Order::Kind::kEnded);
 }
 
 // Tells of a hang of `rank` once rank 0 has stopped itself, of which it leaves the pid in a file.
-class HangsStopped final : public Peers {
+class HangsStopped final : public FakePeers {
  public:
   explicit HangsStopped(std::string pid_file, int rank = 0, std::string kind = "not_returned")
       : pid_file_(std::move(pid_file)), rank_(rank), kind_(std::move(kind)) {}
-  int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     const int pid = std::atoi(ReadFile(pid_file_).value_or("0").c_str());
     if (told_ || pid == 0 || !SampleProcess(pid).is_stopped) {
@@ -247,13 +248,9 @@ class HangsStopped final : public Peers {
     order.end.hang = kind_;
     return {order};
   }
-  absl::Status health() const override { return absl::OkStatus(); }
-  void Publish(Order) override {}
-  int nodes() const override { return 1; }
   absl::Time told_at() const { return told_at_; }
 
  private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
   const std::string pid_file_;
   const int rank_;
   const std::string kind_;
@@ -300,10 +297,9 @@ void AwaitAnEnd() {
 
 // The rank's last words, its end and the news of the other node become known while a supervisor
 // looks for orders, behind its look for messages and ahead of that for ends.
-class EndsMeanwhile final : public Peers {
+class EndsMeanwhile final : public FakePeers {
  public:
   explicit EndsMeanwhile(absl::Status health) : lost_(std::move(health)) {}
-  int poll_fd() const override { return event_.get(); }
   std::vector<Order> Take() override {
     if (std::exchange(has_ended_, true)) {
       return {};
@@ -312,15 +308,10 @@ class EndsMeanwhile final : public Peers {
     return {};
   }
   absl::Status health() const override { return has_ended_ ? lost_ : absl::OkStatus(); }
-  void Publish(Order order) override { published_.push_back(order.end.exit_code); }
-  int nodes() const override { return 1; }
-  const std::vector<int>& published() const { return published_; }
 
  private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
   const absl::Status lost_;
   bool has_ended_ = false;
-  std::vector<int> published_;  // Codes.
 };
 
 TEST_F(SupervisorTest, WhatARankSaidLastIsKnownWithItsEnd) {
@@ -344,28 +335,15 @@ TEST_F(SupervisorTest, ARankThatFailedBeforeAPeerWasFoundLostIsTheCauseAndTheOth
   ASSERT_EQ(result.ends.size(), 1U);
   EXPECT_FALSE(result.ends[0].stopped);
   EXPECT_EQ(ExitCodeOf(result), 64);
-  EXPECT_EQ(peers.published(), (std::vector<int>{64, 0}));
+  ASSERT_EQ(peers.published().size(), 2U);
+  EXPECT_EQ(peers.published().front().end.exit_code, 64);
+  EXPECT_EQ(peers.published().back().kind, Order::Kind::kEnded);
 }
-
-// Keeps what it is to tell the other nodes.
-class KeepsOrders final : public Peers {
- public:
-  int poll_fd() const override { return event_.get(); }
-  std::vector<Order> Take() override { return {}; }
-  absl::Status health() const override { return absl::OkStatus(); }
-  void Publish(Order order) override { published_.push_back(std::move(order)); }
-  int nodes() const override { return 1; }
-  const std::vector<Order>& published() const { return published_; }
-
- private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
-  std::vector<Order> published_;
-};
 
 // The ranks of the other nodes would wait for those that do not come.
 TEST_F(SupervisorTest, ANodeThatCannotStartItsRanksTellsTheOthersWhy) {
   std::filesystem::create_directory(folder() + "/rank-0.out");  // In the place of its output.
-  KeepsOrders peers;
+  FakePeers peers;
   const AttemptResult result = Run({"-c", "exit 0"}, 1, peers);
   EXPECT_EQ(ExitCodeOf(result), 64);
   ASSERT_EQ(peers.published().size(), 2U);
@@ -378,10 +356,9 @@ TEST_F(SupervisorTest, ANodeThatCannotStartItsRanksTellsTheOthersWhy) {
 
 // The store of node 0 closes behind the news that its ranks have ended. A supervisor's third look
 // finds the store closed, and the news at `turn` of its looks for orders.
-class EndsWell final : public Peers {
+class EndsWell final : public FakePeers {
  public:
-  explicit EndsWell(int turn) : news_(turn) {}
-  int poll_fd() const override { return event_.get(); }
+  explicit EndsWell(int turn) : FakePeers(/*nodes=*/2), news_(turn) {}
   std::vector<Order> Take() override {
     if (turn_++ == 0) {
       AwaitAnEnd();
@@ -392,11 +369,8 @@ class EndsWell final : public Peers {
   absl::Status health() const override {
     return turn_ < 3 ? absl::OkStatus() : absl::UnavailableError("node 0 is lost");
   }
-  void Publish(Order) override {}
-  int nodes() const override { return 2; }
 
  private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};
   const int news_;
   int turn_ = 0;
 };
@@ -417,16 +391,13 @@ TEST_F(SupervisorTest, AnOrderThatArrivedAheadOfALossCounts) {
 }
 
 // Finds the other node lost when it tells of the end of its own ranks, and not before.
-class LostAtTheEnd final : public Peers {
+class LostAtTheEnd final : public FakePeers {
  public:
-  int poll_fd() const override { return event_.get(); }
-  std::vector<Order> Take() override { return {}; }
+  LostAtTheEnd() : FakePeers(/*nodes=*/2) {}
   absl::Status health() const override { return lost_; }
   void Publish(Order) override { lost_ = absl::UnavailableError("node 0 is lost"); }
-  int nodes() const override { return 2; }
 
  private:
-  UniqueFd event_{eventfd(1, EFD_CLOEXEC)};  // Always readable, so that nobody waits for it.
   absl::Status lost_;
 };
 
