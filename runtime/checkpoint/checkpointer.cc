@@ -13,6 +13,7 @@
 #include "base/system/move_aside.h"
 #include "checkpoint/commit/writer.h"
 #include "runtime/checkpoint/background_save.h"
+#include "runtime/checkpoint/engine_snapshot.h"
 #include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/journal/run_journal.h"
 #include "runtime/checkpoint/known_save.h"

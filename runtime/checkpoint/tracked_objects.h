@@ -49,7 +49,7 @@ class TrackedObjects {
   // Whether snapshots gather weights, as at ZeRO stage 3.
   bool GathersWeights();
 
-  // REQUIRES of the first three: Check() is OK.
+  // REQUIRES of the first two: Check() is OK.
   int64_t step() const { return engines_.front().second->step(); }
   const std::string& model() const { return engines_.front().first; }
   const Engines& engines() const { return engines_; }
