@@ -78,9 +78,7 @@ Starter::Starter(const LaunchOptions& options, std::vector<HostPlan> plans, cons
     links_.emplace_back(std::move(plan));
   }
   ends_.resize(links_.size(), HostEnd{.code = kExitTemporary});
-  retries_.resize(links_.size());
-  calm_.resize(links_.size());
-  short_ends_.resize(links_.size());
+  comebacks_.resize(links_.size());
 }
 
 absl::StatusOr<int> Starter::Run() {

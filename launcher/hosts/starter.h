@@ -41,6 +41,12 @@ class Starter {
 
  private:
   using State = HostLink::State;
+  // The return of a host to a job that goes on without it.
+  struct Comeback {
+    std::optional<Deadline> retry;  // When it is tried again.
+    std::optional<Deadline> calm;   // An agent that ends before has ended soon.
+    int short_ends = 0;             // How often it has done so by itself, in a row.
+  };
 
   void Step();
   absl::Status StartMore();
@@ -60,6 +66,8 @@ class Starter {
   void EndOthersSoon();
   void OnEndOfElastic(size_t node);
   void TakeBack();
+  void TryAgain(size_t node);
+  void LetIn(size_t node);
   void StopLate();
   void EndAll();
   int Count(State state) const;
@@ -78,11 +86,9 @@ class Starter {
   SignalSource& signals_;
   const bool is_elastic_;
   HostRoutes routes_;            // Before links_, whose processes it may run.
-  std::vector<HostLink> links_;  // By node rank.
+  std::vector<HostLink> links_;  // By node rank, as the two below.
   std::vector<HostEnd> ends_;
-  std::vector<std::optional<Deadline>> retries_;  // When a lost host is tried again.
-  std::vector<std::optional<Deadline>> calm_;     // An agent that ends before has ended soon.
-  std::vector<int> short_ends_;                   // How often each has done so by itself, in a row.
+  std::vector<Comeback> comebacks_;
   StarterConsole console_;
   int received_ = 0;  // Stop signals.
   int first_signal_ = 0;

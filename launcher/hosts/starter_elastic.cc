@@ -33,13 +33,14 @@ void Starter::OnEndOfElastic(size_t node) {
       HangUpAll();
     }
   } else if (received_ == 0 && !others_end_.has_value()) {
-    short_ends_[node] = end.lost || Passed(calm_[node]) ? 0 : short_ends_[node];
-    if (const std::optional<absl::Duration> time = RetryTime(end, ++short_ends_[node])) {
+    Comeback& comeback = comebacks_[node];
+    comeback.short_ends = end.lost || Passed(comeback.calm) ? 0 : comeback.short_ends;
+    if (const std::optional<absl::Duration> time = RetryTime(end, ++comeback.short_ends)) {
       Say(absl::StrFormat("host %s is tried again in %s", links_[node].plan().host,
                           absl::FormatDuration(*time)));
-      retries_[node] = Deadline::After(*time);
+      comeback.retry = Deadline::After(*time);
     } else if (StaysOut(end)) {  // TakeBack says that it stays out, if the job goes on.
-      retries_[node] = Deadline::After(kFirstRetry);
+      comeback.retry = Deadline::After(kFirstRetry);
     }
   }
 }
@@ -47,7 +48,7 @@ void Starter::OnEndOfElastic(size_t node) {
 // Tells the agent of a node behind the first one where the coordinator is.
 void Starter::MeetNode(size_t node) {
   constexpr absl::Duration kCalmTime = absl::Minutes(1);
-  calm_[node] = Deadline::After(kCalmTime);
+  comebacks_[node].calm = Deadline::After(kCalmTime);
   links_[node].Meet(links_.front().serving());
 }
 
@@ -58,35 +59,43 @@ void Starter::TakeBack() {
   }
   routes_.Connect().IgnoreError();  // Those behind are tried again, in another way.
   for (size_t node = 1; node < links_.size(); ++node) {
-    HostLink& link = links_[node];
-    if (Passed(retries_[node])) {
-      retries_[node].reset();
-      if (StaysOut(ends_[node])) {
-        Say(
-            absl::StrFormat("host %s stays out: its launcher has ended with exit code %d; mend "
-                            "what it says, and start the job again to have the host in it",
-                            link.plan().host, ends_[node].code));
-        continue;
-      }
-      link = HostLink(HostPlan(link.plan()));
-      const std::optional<int> way = routes_.WayTo(link.plan());
-      if (!way.has_value() || !StartHost(link, *way).ok()) {
-        retries_[node] = Deadline::After(kFirstRetry);
-      }
+    if (Passed(comebacks_[node].retry)) {
+      TryAgain(node);
     }
-    if (link.state() != State::kReady) {
-      continue;
+    if (links_[node].state() == State::kReady) {
+      LetIn(node);
     }
-    const HelloMessage& first = links_.front().hello();
-    if (link.hello().error.empty() && link.hello().version == first.version &&
-        link.hello().digest == first.digest) {
-      Say(absl::StrFormat("host %s is back", link.plan().host));
-      MeetNode(node);
-    } else {
-      Say(absl::StrFormat("host %s is back with another dtrain or program, and stays out: %s",
-                          link.plan().host, Printable(link.hello().error)));
-      link.HangUp();
-    }
+  }
+}
+
+void Starter::TryAgain(size_t node) {
+  HostLink& link = links_[node];
+  comebacks_[node].retry.reset();
+  if (StaysOut(ends_[node])) {
+    Say(absl::StrFormat("host %s stays out: its launcher has ended with exit code %d; mend what it "
+                        "says, and start the job again to have the host in it",
+                        link.plan().host, ends_[node].code));
+    return;
+  }
+  link = HostLink(HostPlan(link.plan()));
+  const std::optional<int> way = routes_.WayTo(link.plan());
+  if (!way.has_value() || !StartHost(link, *way).ok()) {
+    comebacks_[node].retry = Deadline::After(kFirstRetry);
+  }
+}
+
+// The agent of a host that was lost has answered.
+void Starter::LetIn(size_t node) {
+  HostLink& link = links_[node];
+  const HelloMessage& first = links_.front().hello();
+  if (link.hello().error.empty() && link.hello().version == first.version &&
+      link.hello().digest == first.digest) {
+    Say(absl::StrFormat("host %s is back", link.plan().host));
+    MeetNode(node);
+  } else {
+    Say(absl::StrFormat("host %s is back with another dtrain or program, and stays out: %s",
+                        link.plan().host, Printable(link.hello().error)));
+    link.HangUp();
   }
 }
 
@@ -112,7 +121,7 @@ void Starter::LeaveOutSilent(std::vector<HostAnswer>& answers) {
   answers = std::move(heard);
   for (size_t node = 1; node < links_.size(); ++node) {
     if (links_[node].state() == State::kEnded || links_[node].state() == State::kWaiting) {
-      retries_[node] = Deadline::After(kFirstRetry);
+      comebacks_[node].retry = Deadline::After(kFirstRetry);
     }
   }
 }
