@@ -24,7 +24,8 @@ double StrictLimit(const RankView& view, const StepStatistics& steps) {
   if (steps.steps < kStepsBeforeLearning) {
     return std::max(view.limits.slow_s, kHangFloorSeconds);
   }
-  return std::max({kHangFloorSeconds, -view.limits.fixed_s, kHangFactor * steps.p99_s,
+  const double learnt_min_s = -view.limits.fixed_s;
+  return std::max({kHangFloorSeconds, learnt_min_s, kHangFactor * steps.p99_s,
                    kPauseFactor * steps.pause_s});
 }
 
