@@ -51,6 +51,20 @@ bool MayBeVictim(const RankEnd& end) {
   return FailedByItself(end) && CodeOf(end) == kExitTemporary && end.hang.empty();
 }
 
+StopEffect NoteStopSignal(int signal, bool from_peer, bool job_goes_on, StopRequest& stop) {
+  const bool is_first = stop.signal == 0;
+  stop.signal = is_first ? signal : stop.signal;
+  stop.job_goes_on = job_goes_on && (is_first || stop.job_goes_on);
+  stop.interrupted = stop.interrupted || signal == SIGINT;
+  stop.here = stop.here || !from_peer;
+  // Slurm sends a stop signal to the agents of all nodes, and one may hear of it from another agent
+  // first. SIGUSR1 comes ahead of a time limit, at which SIGTERM must not cut a save off.
+  const bool counts = !from_peer && signal != SIGUSR1;
+  const bool forces = counts && stop.may_force;
+  stop.may_force = stop.may_force || counts;
+  return is_first ? StopEffect::kStop : forces ? StopEffect::kForce : StopEffect::kNone;
+}
+
 const RankEnd* RootCause(const std::vector<RankEnd>& ends, const StopRequest& stop) {
   const auto weight = [](const RankEnd& end) {
     return std::pair(MayBeVictim(end) ? 1 : 0, end.order);

@@ -47,7 +47,18 @@ struct StopRequest {
   bool forced = false;       // A second signal, or the grace period passed: ranks were killed.
   bool interrupted = false;  // One of the signals was SIGINT.
   bool here = false;         // One came to this agent itself.
+  bool may_force = false;    // The next one that does forces it.
+  bool job_goes_on = false;  // All were for a change of the job's nodes.
 };
+
+enum class StopEffect {
+  kStop,   // The ranks are to save and stop.
+  kForce,  // They are to be killed.
+  kNone,   // It adds nothing.
+};
+// Notes a further stop signal. `from_peer`: the agent of another node got it. `job_goes_on`: with
+// other nodes, behind the save.
+StopEffect NoteStopSignal(int signal, bool from_peer, bool job_goes_on, StopRequest& stop);
 
 // The end that explains the job's failure, or nullptr when no rank failed by itself. After a stop
 // request the ends that it explains (0, 130, 143) are no failures.

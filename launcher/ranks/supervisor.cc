@@ -133,24 +133,16 @@ void Supervisor::TakeSignals() {
 }
 
 void Supervisor::OnStopSignal(int signal, bool from_peer, bool job_goes_on) {
-  StopRequest& stop = result_.stop;
-  job_goes_on_ = job_goes_on && (job_goes_on_ || stop.signal == 0);
-  stop.interrupted = stop.interrupted || signal == SIGINT;
-  stop.here = stop.here || !from_peer;
-  // Slurm sends a stop signal to the agents of all nodes, and one may hear of it from another agent
-  // first. SIGUSR1 comes ahead of a time limit, at which SIGTERM must not cut a save off.
-  const bool is_second = stopped_here_ && !from_peer && signal != SIGUSR1;
-  stopped_here_ = stopped_here_ || (!from_peer && signal != SIGUSR1);
-  if (stop.signal != 0) {
-    if (is_second && phase_ != Phase::kKilled) {
-      stop.forced = true;
-      parts_.reporter.Say(absl::StrCat("second ", SignalName(signal), ": killing ",
-                                       Plural(processes_.alive(), "rank"), " now"));
-      KillRanks();
-    }
+  const StopEffect effect = NoteStopSignal(signal, from_peer, job_goes_on, result_.stop);
+  if (effect == StopEffect::kForce && phase_ != Phase::kKilled) {
+    result_.stop.forced = true;
+    parts_.reporter.Say(absl::StrCat("second ", SignalName(signal), ": killing ",
+                                     Plural(processes_.alive(), "rank"), " now"));
+    KillRanks();
+  }
+  if (effect != StopEffect::kStop) {
     return;
   }
-  stop.signal = signal;
   due_.grace = Deadline::After(limits_.stop_grace);
   stop_progress_.Begin(Clock::Real().MonotonicNanos(), limits_.stop_grace);
   const int forwarded = ForwardedSignal(signal);
@@ -320,7 +312,7 @@ void Supervisor::NoteEnd(RankEnd end, bool is_kept) {
 void Supervisor::AnswerSaved() {
   using News = RankReuse::StopNews;
   const bool is_stopping = result_.stop.signal != 0 || phase_ != Phase::kRunning;
-  const bool goes_on = job_goes_on_ && phase_ == Phase::kRunning;
+  const bool goes_on = result_.stop.job_goes_on && phase_ == Phase::kRunning;
   for (RankEnd& end : reuse_.AnswerSaved(goes_on       ? News::kJobGoesOn
                                          : is_stopping ? News::kJobEnds
                                                        : News::kNone)) {

@@ -98,9 +98,7 @@ class Supervisor {
   RankStates ranks_;
   StopProgress stop_progress_;
   Phase phase_ = Phase::kRunning;
-  bool stopped_here_ = false;  // A stop signal came to this agent itself; SIGUSR1 does not count.
-  bool job_goes_on_ = false;   // All stop signals so far were for a change of nodes.
-  std::vector<int> killed_;    // Ranks that were killed because they hang.
+  std::vector<int> killed_;  // Ranks that were killed because they hang.
   Dues due_;
   int64_t ends_seen_ = 0;
   int nodes_ended_ = 0;

@@ -29,6 +29,42 @@ RankEnd Stopped(RankEnd end) {
   return end;
 }
 
+TEST(StopSignal, ASecondOneOfThisAgentForcesTheEnd) {
+  StopRequest stop;
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/false, false, stop), StopEffect::kStop);
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/true, false, stop), StopEffect::kNone);
+  EXPECT_EQ(NoteStopSignal(SIGINT, /*from_peer=*/false, false, stop), StopEffect::kForce);
+  EXPECT_EQ(stop.signal, SIGTERM);
+  EXPECT_TRUE(stop.interrupted);
+}
+
+TEST(StopSignal, TheFirstOfThisAgentBehindAnotherAgentsForcesNothing) {
+  StopRequest stop;
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/true, false, stop), StopEffect::kStop);
+  EXPECT_FALSE(stop.here);
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/false, false, stop), StopEffect::kNone);
+  EXPECT_TRUE(stop.here);
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/false, false, stop), StopEffect::kForce);
+}
+
+TEST(StopSignal, AWarningAheadOfATimeLimitCountsForNone) {
+  StopRequest stop;
+  EXPECT_EQ(NoteStopSignal(SIGUSR1, /*from_peer=*/false, false, stop), StopEffect::kStop);
+  EXPECT_EQ(NoteStopSignal(SIGUSR1, /*from_peer=*/false, false, stop), StopEffect::kNone);
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/false, false, stop), StopEffect::kNone);
+  EXPECT_EQ(NoteStopSignal(SIGTERM, /*from_peer=*/false, false, stop), StopEffect::kForce);
+}
+
+TEST(StopSignal, TheJobGoesOnIfAllWereForAChangeOfNodes) {
+  StopRequest stop;
+  NoteStopSignal(SIGTERM, /*from_peer=*/true, /*job_goes_on=*/true, stop);
+  EXPECT_TRUE(stop.job_goes_on);
+  NoteStopSignal(SIGTERM, /*from_peer=*/false, /*job_goes_on=*/false, stop);
+  EXPECT_FALSE(stop.job_goes_on);
+  NoteStopSignal(SIGTERM, /*from_peer=*/true, /*job_goes_on=*/true, stop);
+  EXPECT_FALSE(stop.job_goes_on);
+}
+
 TEST(RootCause, IsTheFirstFailure) {
   const std::vector<RankEnd> ends = {Exited(2, 17, 1), Exited(0, 3, 0), Exited(1, 0, 2)};
   ASSERT_NE(RootCause(ends), nullptr);
