@@ -41,7 +41,7 @@ std::vector<std::string> CoordinatorState::OfNode(int number,
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
                [this, number](const std::string& name) {
                  const int id = IdOf(name);
-                 return id >= 0 && nodes_.at(id).number == number;
+                 return id >= 0 && agents_.at(id).node.number == number;
                });
   return found;
 }
@@ -56,8 +56,7 @@ void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
   }
   switch (message.kind) {
     case LobbyMessage::Kind::kJoin:
-      agents_[id] = {message.from};
-      nodes_[id] = message.node;
+      agents_[id] = {message.from, message.node};
       job_.HasBegun(message.job_term);
       if (message.memory.has_value()) {
         job_.Adopt(id, message.node, *message.memory, now_nanos);
@@ -68,10 +67,12 @@ void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
     case LobbyMessage::Kind::kReport:
       job_.Report(id, message.report, now_nanos);
       return;
-    case LobbyMessage::Kind::kLeave:
-      gone_[nodes_.at(id).number] = {.node = nodes_.at(id), .state = "left", .why = "by a signal"};
+    case LobbyMessage::Kind::kLeave: {
+      const ElasticNode& node = agents_.at(id).node;
+      gone_[node.number] = {.node = node, .state = "left", .why = "by a signal"};
       job_.Leave(id, now_nanos);
       return;
+    }
     case LobbyMessage::Kind::kStop:
       job_.Stop(message.signal, now_nanos);
       return;
@@ -87,7 +88,7 @@ void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
   int number = -1;
   const bool is_number = absl::SimpleAtoi(message.target, &number);
   for (const auto& [id, agent] : agents_) {
-    const ElasticNode& node = nodes_.at(id);
+    const ElasticNode& node = agent.node;
     known.push_back(node.Name());
     if (is_number ? node.number == number : IsNameOf(message.target, node.host)) {
       found.push_back(id);
@@ -100,11 +101,11 @@ void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
                                             found.empty() ? "no" : "several", message.target,
                                             absl::StrJoin(known, ", "))};
   if (found.size() == 1) {
-    const int id = found.front();
-    const absl::Status status = job_.Drain(id, now_nanos);
+    const Agent& agent = agents_.at(found.front());
+    const absl::Status status = job_.Drain(found.front(), now_nanos);
     answer.code = status.ok() ? kExitOk : kExitUsage;
-    answer.text = status.ok() ? nodes_.at(id).Name() : std::string(status.message());
-    answer.names.push_back(agents_.at(id).name);
+    answer.text = status.ok() ? agent.node.Name() : std::string(status.message());
+    answer.names.push_back(agent.name);
   }
   orders_.push_back(std::move(answer));
 }
@@ -133,14 +134,14 @@ void CoordinatorState::TakeLosses(const std::set<std::string>& heard,
   nodes_changed_ = nodes_changed_ || !names.empty();
   for (const auto& [id, why] : lost) {
     if (job_.HasNode(id)) {  // Otherwise it has left before.
-      gone_[nodes_.at(id).number] = {.node = nodes_.at(id), .state = "lost", .why = why};
+      const ElasticNode& node = agents_.at(id).node;
+      gone_[node.number] = {.node = node, .state = "lost", .why = why};
     }
     job_.Lose(id, why, now_nanos);
     // An attempt that has begun by a message of this look, or begins now, may name a lost agent,
     // and ends at once.
     CollectOrders();
     agents_.erase(id);
-    nodes_.erase(id);
   }
 }
 
@@ -163,7 +164,7 @@ LobbyOrder CoordinatorState::OrderOf(const ElasticAction& action) const {
     const auto agent = agents_.find(id);
     if (agent != agents_.end()) {
       order.names.push_back(agent->second.name);
-      order.nodes.push_back(nodes_.at(id));
+      order.nodes.push_back(agent->second.node);
     }
   }
   return order;

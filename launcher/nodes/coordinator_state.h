@@ -52,6 +52,7 @@ class CoordinatorState {
  private:
   struct Agent {
     std::string name;
+    ElasticNode node;
     absl::Duration silent = absl::ZeroDuration();
   };
   std::vector<std::string> OfNode(int number, const std::vector<std::string>& names) const;
@@ -64,8 +65,7 @@ class CoordinatorState {
 
   const absl::Duration silence_;
   ElasticJob job_;
-  std::map<int, Agent> agents_;       // By id.
-  std::map<int, ElasticNode> nodes_;  // By id.
+  std::map<int, Agent> agents_;  // By id.
   int next_id_ = 0;
   std::vector<LobbyOrder> orders_;
   std::map<int, LobbyNodes::Row> gone_;  // The last end of a node's agent, by the node's number.
