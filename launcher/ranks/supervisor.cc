@@ -220,7 +220,7 @@ void Supervisor::TakeOrders() {
     if (order.kind == Order::Kind::kStop) {
       OnStopSignal(order.signal, /*from_peer=*/true, order.job_goes_on);
     } else if (order.kind == Order::Kind::kEnded) {
-      ++nodes_ended_;
+      ++told_.nodes_ended;
       result_.durable_step = std::max(result_.durable_step, order.durable_step);
     } else if (order.kind == Order::Kind::kAsk) {
       parts_.peers.Answer(order, Describe());
@@ -231,7 +231,7 @@ void Supervisor::TakeOrders() {
       end.order = ends_seen_++;
       if (ranks_.Has(end.rank)) {  // Node 0 has found that it hangs, and told all.
         end.log = attempt_.LogPath(end.rank, "err");
-        published_pid_ = end.pid;
+        told_.failed_pid = end.pid;
       }
       result_.ends.push_back(end);
       if (!due_.settle.has_value()) {
@@ -245,7 +245,7 @@ void Supervisor::TakeOrders() {
   // A lost peer changes nothing for ranks that are being killed: back in kTerminating, their death
   // by our SIGKILL would count as their own failure. Nor does it when the ranks of all nodes have
   // ended: the news of the last end and that of a store that closes behind it may come together.
-  const bool is_over = processes_.alive() == 0 && nodes_ended_ >= parts_.peers.nodes() - 1;
+  const bool is_over = processes_.alive() == 0 && told_.nodes_ended >= parts_.peers.nodes() - 1;
   if (!health.ok() && result_.error.ok() && phase_ != Phase::kKilled && !is_over) {
     result_.error = health;
     StopRanks(std::string(health.message()));
@@ -450,13 +450,14 @@ void Supervisor::KillRanks() {
 
 void Supervisor::PublishFailure() {
   const RankEnd* const cause = RootCause(result_.ends, result_.stop);
-  if (cause != nullptr && cause->node == attempt_.shape.node_rank && published_pid_ != cause->pid) {
+  if (cause != nullptr && cause->node == attempt_.shape.node_rank &&
+      told_.failed_pid != cause->pid) {
     PublishEnd(*cause);
   }
 }
 
 void Supervisor::PublishEnd(const RankEnd& end) {
-  published_pid_ = end.pid;
+  told_.failed_pid = end.pid;
   parts_.peers.Publish({.kind = Order::Kind::kFail, .end = end});
 }
 
@@ -464,8 +465,8 @@ bool Supervisor::Finished() {
   if (processes_.alive() > 0) {
     return phase_ == Phase::kKilled && Passed(due_.removal);
   }
-  if (!end_published_) {
-    end_published_ = true;
+  if (!told_.own_end) {
+    told_.own_end = true;
     PublishFailure();  // Published again when a harder end came after the first report.
     Order ended;
     ended.durable_step = parts_.reporter.ReadDurableStep();
@@ -474,7 +475,7 @@ bool Supervisor::Finished() {
   // TakeOrders has yet to note a loss that became known just now, or the attempt would count as one
   // that has ended well.
   const bool knows_failure = phase_ != Phase::kRunning || !result_.error.ok();
-  return nodes_ended_ >= parts_.peers.nodes() - 1 ||
+  return told_.nodes_ended >= parts_.peers.nodes() - 1 ||
          (knows_failure && !parts_.peers.health().ok()) || Passed(due_.verdicts);
 }
 

@@ -56,6 +56,12 @@ class Supervisor {
 
     Deadline EarliestAfter(Deadline next) const;
   };
+  // The ends of which this node and the others have told each other.
+  struct Told {
+    int nodes_ended = 0;   // How many others have told that their ranks have ended.
+    bool own_end = false;  // This one has told the same.
+    int failed_pid = -1;   // The failed rank of this node that the others know.
+  };
 
   absl::Status StartRanks();
   absl::Status StartRank(const RankSlot& slot);
@@ -101,10 +107,8 @@ class Supervisor {
   std::vector<int> killed_;  // Ranks that were killed because they hang.
   Dues due_;
   int64_t ends_seen_ = 0;
-  int nodes_ended_ = 0;
-  bool end_published_ = false;
-  int published_pid_ = -1;  // Pid of the failed rank that the other nodes know.
-  std::string announced_;   // The failure line that has been shown.
+  Told told_;
+  std::string announced_;  // The failure line that has been shown.
 };
 
 }  // namespace dtrain::launcher
