@@ -15,7 +15,35 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 VOCABULARY = 600
 IM_START, IM_END, END = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+LLAMA3_TOKENS = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
 ROW = 96
+# The templates that Qwen2.5 and Llama 3 are published with; Qwen's without what it does for calls of tools.
+PUBLISHED = {
+    "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+              "'<|im_end|>' + '\\n' }}{% endfor %}",
+    "qwen": """{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- else %}
+    {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant") %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' }}
+        {{- message.content }}
+        {{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}""",
+    "llama3": "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + "
+              "'<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
+              "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"}
 
 
 def texts(count, seed):
@@ -33,7 +61,8 @@ def train_tokenizer(path):
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
-        special_tokens=[AddedToken(token, special=True) for token in (END, IM_START, IM_END)])
+        special_tokens=[AddedToken(token, special=True)
+                        for token in (END, IM_START, IM_END, *LLAMA3_TOKENS)])
     tokenizer.train_from_iterator(texts(500, 1), trainer)
     os.makedirs(path)
     tokenizer.save(f"{path}/tokenizer.json")
@@ -219,6 +248,35 @@ class Data(EndToEnd):
         self.assertIn("\n  - <|im_start|>user\\n", shown)
         self.assertIn("<|im_end|>\n", shown)
         self.assertEqual(shown.count("\nsample "), 2)
+
+    def test_conversations_are_written_as_by_the_models_own_templates(self):
+        import transformers
+        said = [text.replace(IM_END, "") for text in texts(60, 9)]
+        blanks = ["", " ", "\n", "\u3000", "\u00a0\x1f", "\u200b"]
+        chats = []
+        for i in range(0, 60, 4):
+            system, user, tool, assistant = (
+                {"role": role, "content": blanks[(i + j) % 6] + text + blanks[(i // 4 + j) % 6]}
+                for j, (role, text) in enumerate(zip(("system", "user", "tool", "assistant"), said[i:i + 4])))
+            chats.append([*[system] * (i % 3 == 0), user, *[tool] * (i % 5 % 3), assistant, user, assistant])
+        for name, template in PUBLISHED.items():
+            some = [[turn for turn in chat if name != "llama3" or turn["role"] != "tool"] for chat in chats]
+            theirs = transformers.PreTrainedTokenizerFast(
+                tokenizer_object=self.tokenizer, bos_token=LLAMA3_TOKENS[0], chat_template=template)
+            expected = [theirs.apply_chat_template(chat, tokenize=False) for chat in some]
+            out = f"{self.folder}/own-{name}"
+            path = self.write_lines(f"{name}.jsonl", [{"messages": chat} for chat in some])
+            self.data("prepare", "--out", out, "--tokenizer", self.model, "--template", name, "--sequence-length",
+                      "4096", path)
+            written = []
+            for split in ("train", "val"):
+                tokens = read_llmc(f"{out}/{split}.bin").tolist()
+                mask = np.fromfile(f"{out}/{split}.bin.mask", np.uint8, offset=64)
+                starts = [*np.flatnonzero(mask & 2).tolist(), len(tokens)]
+                samples = (tokens[begin:end] for begin, end in zip(starts, starts[1:]))
+                written += [self.tokenizer.decode(sample, skip_special_tokens=False) for sample in samples
+                            if set(sample) != {self.tokenizer.token_to_id(END)}]
+            self.assertEqual(sorted(written), sorted(expected), name)
 
     def test_from_a_text_to_a_training_in_its_own_vocabulary(self):
         path = self.write_lines("corpus.jsonl", [{"content": t} for t in texts(3000, 6)])

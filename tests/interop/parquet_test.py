@@ -141,6 +141,19 @@ class Parquet(unittest.TestCase):
         words = ("--template", "plain", "--sequence-length", "64")
         self.assertEqual(self.prepare("of-pairs", *words, path), self.prepare("pairs", *words, lines))
 
+    def test_a_tools_call_is_refused_and_a_column_for_calls_without_one_is_not(self):
+        def row(i, calls):
+            return {"messages": [{"role": "user", "content": f"{i}?"},
+                                 {"role": "assistant", "content": f"{i}.", "tool_calls": calls}]}
+        call = pa.struct([("function", pa.struct([("name", pa.string())]))])
+        message = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(call))])
+        rows = [row(i, None if i % 2 else []) for i in range(9)] + [row(9, [{"function": {"name": "f"}}])]
+        path = self.write("calls", pa.Table.from_pylist(rows, pa.schema([("messages", pa.list_(message))])))
+        words = ("--template", "plain", "--sequence-length", "64", path)
+        self.assertIn("calls.parquet, row 10: message 1: it has \"tool_calls\"",
+                      self.prepare("of-calls", *words, code=64))
+        self.assertIn("records left out: 1 bad", "\n".join(self.prepare("of-calls", "--skip-bad", "1", *words)[1]))
+
     def test_folders_and_several_files_are_read_in_order(self):
         os.makedirs(f"{self.folder}/shards")
         for part in range(3):

@@ -17,6 +17,7 @@ struct RowColumn {
   // If it holds objects, these of their members are read, and all of them must be there. Empty: all
   // that are there are read.
   std::vector<std::string> members;
+  std::vector<std::string> members_if_there = {};  // Beside `members`, which are some then.
 };
 
 struct RowColumns {

@@ -65,57 +65,62 @@ bool IsElement(const SchemaNode& list, const SchemaNode& repeated) {
          repeated.children[0].repetition == Repetition::kRepeated;
 }
 
+bool IsWantedMember(const RowColumn& column, const std::string& name) {
+  const auto has = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return column.members.empty() || has(column.members) || has(column.members_if_there);
+}
+
 class Selection {
  public:
   absl::Status Add(const SchemaNode& node, const RowColumn& wanted) {
     RowValue value;
-    DT_RETURN_IF_ERROR(Convert(node, node.name, wanted.members, &value));
+    DT_RETURN_IF_ERROR(Convert(node, node.name, wanted, &value));
     schema_.members.push_back(std::move(value));
     return absl::OkStatus();
   }
   RowSchema Take() { return std::move(schema_); }
 
  private:
-  using Members = std::vector<std::string>;
-
-  absl::Status Convert(const SchemaNode& node, const std::string& path, const Members& members,
+  absl::Status Convert(const SchemaNode& node, const std::string& path, const RowColumn& wanted,
                        RowValue* value) {
     value->columns_begin = schema_.columns.size();
     value->name = node.name;
     value->present = node.definition_max;
     if (node.repetition == Repetition::kRepeated) {
       value->present = node.definition_max - 1;  // It has no way to be null.
-      DT_RETURN_IF_ERROR(ConvertList(node, node, path, members, value));
+      DT_RETURN_IF_ERROR(ConvertList(node, node, path, wanted, value));
     } else if (node.meaning == Meaning::kList && node.children.size() == 1 &&
                node.children[0].repetition == Repetition::kRepeated) {
       const SchemaNode& repeated = node.children[0];
       const std::string below = absl::StrCat(path, ".", repeated.name);
       if (IsElement(node, repeated)) {
-        DT_RETURN_IF_ERROR(ConvertList(repeated, repeated, below, members, value));
+        DT_RETURN_IF_ERROR(ConvertList(repeated, repeated, below, wanted, value));
       } else {
         const SchemaNode& element = repeated.children[0];
         DT_RETURN_IF_ERROR(
-            ConvertList(repeated, element, absl::StrCat(below, ".", element.name), members, value));
+            ConvertList(repeated, element, absl::StrCat(below, ".", element.name), wanted, value));
       }
     } else {
-      DT_RETURN_IF_ERROR(ConvertSingle(node, path, members, value));
+      DT_RETURN_IF_ERROR(ConvertSingle(node, path, wanted, value));
     }
     value->columns_end = schema_.columns.size();
     return absl::OkStatus();
   }
 
   absl::Status ConvertList(const SchemaNode& repeated, const SchemaNode& element,
-                           const std::string& path, const Members& members, RowValue* value) {
+                           const std::string& path, const RowColumn& wanted, RowValue* value) {
     value->kind = RowValue::Kind::kList;
     value->element = repeated.definition_max;
     value->repetition = repeated.repetition_max;
     RowValue child;
     if (&element != &repeated) {
-      DT_RETURN_IF_ERROR(Convert(element, path, members, &child));
+      DT_RETURN_IF_ERROR(Convert(element, path, wanted, &child));
     } else {
       child.columns_begin = schema_.columns.size();
       child.present = repeated.definition_max;
-      DT_RETURN_IF_ERROR(ConvertSingle(element, path, members, &child));
+      DT_RETURN_IF_ERROR(ConvertSingle(element, path, wanted, &child));
       child.columns_end = schema_.columns.size();
     }
     value->children.push_back(std::move(child));
@@ -124,12 +129,12 @@ class Selection {
 
   // Converts a node that is no list.
   absl::Status ConvertSingle(const SchemaNode& node, const std::string& path,
-                             const Members& members, RowValue* value) {
+                             const RowColumn& wanted, RowValue* value) {
     if (node.children.empty()) {
       return AddColumn(node, path);
     }
     value->kind = RowValue::Kind::kObject;
-    for (const std::string& member : members) {
+    for (const std::string& member : wanted.members) {
       if (!HasChild(node, member)) {
         return absl::InvalidArgumentError(
             absl::StrFormat("its column \"%s\" has no member \"%s\" (it has: %s)", path, member,
@@ -137,8 +142,7 @@ class Selection {
       }
     }
     for (const SchemaNode& member : node.children) {
-      if (!members.empty() &&
-          std::find(members.begin(), members.end(), member.name) == members.end()) {
+      if (!IsWantedMember(wanted, member.name)) {
         continue;
       }
       RowValue child;

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "runtime/plan/data/token_mask.h"
+#include "runtime/plan/tokenizer/unicode/char_classes.h"
+#include "runtime/plan/tokenizer/unicode/utf8_text.h"
 
 namespace dtrain::plan {
 namespace {
@@ -74,13 +75,42 @@ std::vector<Piece> ChatMl(const Conversation& conversation, bool is_qwen) {
     pieces.Special("<|im_end|>", trained);
     pieces.Text("\n");
   };
-  if (is_qwen && conversation.turns.front().role != Role::kSystem) {
+  const std::vector<Turn>& turns = conversation.turns;
+  if (is_qwen && turns.front().role != Role::kSystem) {
     turn("system", kQwenSystem, false);
   }
-  for (const Turn& said : conversation.turns) {
-    turn(RoleName(said.role), said.content, said.role == Role::kAssistant);
+  std::string answers;  // Qwen's tools answer in the user's name, all in a row in one turn.
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const Role role = turns[i].role;
+    if (!is_qwen || role != Role::kTool) {
+      turn(RoleName(role), turns[i].content, role == Role::kAssistant);
+      continue;
+    }
+    absl::StrAppend(&answers, answers.empty() ? "" : "\n", "<tool_response>\n", turns[i].content,
+                    "\n</tool_response>");
+    if (i + 1 == turns.size() || turns[i + 1].role != Role::kTool) {
+      turn("user", std::exchange(answers, ""), false);
+    }
   }
   return pieces.Take();
+}
+
+// `text` without what Python's strip() removes, which the model's own template calls: the spaces of
+// all scripts, such as those that begin a paragraph of Chinese, and four control characters.
+// REQUIRES: `text` is UTF-8.
+absl::string_view WithoutBlanksAround(absl::string_view text) {
+  const CharClasses& classes = CharClasses::Get();
+  size_t begin = text.size();  // Of the first character that is no blank.
+  size_t end = 0;              // Behind the last one.
+  for (size_t i = 0; i < text.size();) {
+    const size_t at = i;
+    const uint32_t c = NextCodePoint(text, &i);
+    if ((classes.Of(c) & kSpace) == 0 && (c < 0x1c || c > 0x1f)) {
+      begin = std::min(begin, at);
+      end = i;
+    }
+  }
+  return begin < end ? text.substr(begin, end - begin) : "";
 }
 
 std::vector<Piece> Llama3(const Conversation& conversation) {
@@ -92,7 +122,8 @@ std::vector<Piece> Llama3(const Conversation& conversation) {
     pieces.Text(said.role == Role::kTool ? "ipython" : RoleName(said.role));
     pieces.Special("<|end_header_id|>");
     pieces.Text("\n\n");
-    pieces.Text(absl::StripAsciiWhitespace(said.content), trained);
+    std::string storage;
+    pieces.Text(WithoutBlanksAround(RepairedUtf8(said.content, &storage)), trained);
     pieces.Special("<|eot_id|>", trained);
   }
   return pieces.Take();

@@ -152,7 +152,7 @@ RowColumns ColumnsFor(const DocumentRules& rules) {
     return {{{rules.text_key, {}}}, "; --text-key names another"};
   }
   RowColumns columns{
-      {{"messages", {"role", "content"}}},
+      {{"messages", {"role", "content"}, {"tool_calls", "function_call"}}},
       "; --prompt-key and --completion-key name others",
       {{"messages"}, {rules.keys.prompt, rules.keys.completion}, {"instruction", "output"}}};
   for (const std::string& name :

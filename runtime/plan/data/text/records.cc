@@ -169,6 +169,20 @@ absl::StatusOr<Role> RoleFromName(const std::string& name) {
                              name.substr(0, 40)));
 }
 
+// A call is a part of what the assistant says; an answer without it would be a wrong one.
+absl::Status ExpectNoCalls(const Json& message) {
+  for (const char* const name : {"tool_calls", "function_call"}) {
+    const auto found = message.find(name);
+    if (found != message.end() && !found->is_null() && !found->empty() && *found != "") {
+      return Bad(absl::StrFormat(
+          "it has \"%s\", which no template of dtrain writes; put the text of the call, as the "
+          "model is to write it, into \"content\"",
+          name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Conversation> FromMessages(const Json& messages) {
   if (!messages.is_array() || messages.empty()) {
     return Bad("its member \"messages\" is no list of messages");
@@ -179,6 +193,7 @@ absl::StatusOr<Conversation> FromMessages(const Json& messages) {
     if (!message.is_object()) {
       return Bad(where + "it is no object");
     }
+    DT_RETURN_IF_ERROR(Annotate(ExpectNoCalls(message), where.substr(0, where.size() - 2)));
     auto role = TextMember(message, "role");
     DT_RETURN_IF_ERROR(Annotate(role.status(), where.substr(0, where.size() - 2)));
     DT_ASSIGN_OR_RETURN(const Role known, RoleFromName(*role));

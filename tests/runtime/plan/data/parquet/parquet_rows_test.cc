@@ -96,6 +96,14 @@ TEST_F(ParquetRowsTest, ListsOfStructsAreAssembledFromPagesOfBothVersions) {
                           R"({"messages":[]})", "{}"));
 }
 
+TEST_F(ParquetRowsTest, AMemberThatMayBeMissingIsReadWhereItIsThere) {
+  const std::string file = ParquetBytes(ChatNodes(), 1, {ChatGroup()});
+  const absl::StatusOr<Rows> both = Read(file, {{{"messages", {"role", "content"}}}, ""});
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(*Read(file, {{{"messages", {"role"}, {"calls", "content"}}}, ""}), *both);
+  EXPECT_NE(*Read(file, {{{"messages", {"role"}, {"calls"}}}, ""}), *both);
+}
+
 TEST_F(ParquetRowsTest, ListsOfOlderWritersAreAssembled) {
   // Two levels: the repeated node is the element.
   const std::string two = ParquetBytes(

@@ -57,11 +57,32 @@ TEST(ChatTemplateTest, QwenAddsItsSystemTextWhereThereIsNone) {
   EXPECT_EQ(Marked(ChatTemplate::kQwen, kChat), Marked(ChatTemplate::kChatMl, kChat));
 }
 
+TEST(ChatTemplateTest, QwensToolsAnswerInAUsersTurn) {
+  const Conversation tools{{{Role::kSystem, "s"},
+                            {Role::kUser, "u"},
+                            {Role::kTool, "1"},
+                            {Role::kTool, "2"},
+                            {Role::kAssistant, "a"},
+                            {Role::kTool, "3"}},
+                           ""};
+  EXPECT_EQ(Marked(ChatTemplate::kQwen, tools),
+            "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n"
+            "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n"
+            "</tool_response><|im_end|>\n<|im_start|>assistant\n[a<|im_end|>]\n"
+            "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n");
+  EXPECT_THAT(Marked(ChatTemplate::kChatMl, tools), HasSubstr("<|im_start|>tool\n1<|im_end|>\n"));
+}
+
 TEST(ChatTemplateTest, Llama3StripsTextsAndBeginsOnce) {
-  const Conversation padded{{{Role::kUser, " 2+2?\n"}, {Role::kAssistant, "4 "}}, ""};
+  // U+3000 begins paragraphs of Chinese; U+001F is a blank to Python.
+  const Conversation padded{{{Role::kUser, " \u30002+2?\n\x1f"}, {Role::kAssistant, "4\u00a0"}}, ""};
   EXPECT_EQ(Marked(ChatTemplate::kLlama3, padded),
             "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n[4<|eot_id|>]");
+  const Conversation blank{{{Role::kUser, " \u3000"}, {Role::kAssistant, "\u3000 a b\u00e9"}}, ""};
+  EXPECT_THAT(Marked(ChatTemplate::kLlama3, blank),
+              ::testing::AllOf(HasSubstr("user<|end_header_id|>\n\n<|eot_id|>"),
+                               HasSubstr("\n\n[a b\u00e9<|eot_id|>]")));
 }
 
 TEST(ChatTemplateTest, AlpacaHasAPlaceForTheInput) {

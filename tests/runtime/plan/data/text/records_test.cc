@@ -1,5 +1,6 @@
 #include "runtime/plan/data/text/records.h"
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -81,11 +82,27 @@ TEST(ConversationTest, WhatIsMissingOrWrongIsNamed) {
       {R"({"messages": [{"role": "bot", "content": "x"}]})", "the role \"bot\""},
       {R"({"messages": [{"role": "user"}]})", "message 0: it has no member \"content\""},
       {R"({"messages": [{"role": "user", "content": "a"}, 3]})", "message 1: it is no object"},
+      {R"({"messages": [{"role": "user", "content": "a"},
+                        {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}]})",
+       "message 1: it has \"tool_calls\", which no template of dtrain writes"},
+      {R"({"messages": [{"role": "assistant", "content": "", "function_call": {"name": "f"}}]})",
+       "message 0: it has \"function_call\""},
       {R"([1])", "it is of the type array; want an object, {...}; of a file that is one list"},
       {"[", "; of a file that is one list of objects, jq -c '.[]' FILE makes lines"},
       {R"({"prompt")", "it is no JSON"}};
   for (const auto& [line, says] : cases) {
     EXPECT_THAT(ParseConversation(line, {}).status().message(), HasSubstr(says)) << line;
+  }
+}
+
+TEST(ConversationTest, AMemberForCallsThatHoldsNoneIsNoCall) {
+  for (const char* const none : {"null", "[]", "{}", "\"\""}) {
+    const auto messages = ParseConversation(
+        absl::StrFormat(R"({"messages": [{"role": "user", "content": "u", "tool_calls": %s}]})",
+                        none),
+        {});
+    ASSERT_TRUE(messages.ok()) << messages.status();
+    EXPECT_THAT(messages->turns, ElementsAre(Turn{Role::kUser, "u"}));
   }
 }
 
