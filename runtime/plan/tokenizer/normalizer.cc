@@ -108,6 +108,8 @@ absl::Status Normalizer::Add(const Json& json, const std::string& where, int dep
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: more than %d normalizers", where, kStepsMax));
   }
+  may_drop_start_ = may_drop_start_ || (type == "Strip" && step.left) || type == "StripAccents" ||
+                    type == "BertNormalizer" || (type == "Replace" && step.text.empty());
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }

@@ -21,6 +21,10 @@ class Normalizer {
   // Null gives one that changes nothing. Unimplemented: a type or field that is not known.
   static absl::StatusOr<Normalizer> FromJson(const Json& json);
 
+  // Whether the first characters of some text are left out, by the account that `tokenizers` keeps
+  // of places: Precompiled is never one that does it.
+  bool may_drop_start() const { return may_drop_start_; }
+
   // `text` itself when nothing changes, else the content of `storage`. REQUIRES: `text` is UTF-8
   // and not in `storage`. Errors as of Regex::ForEachMatch.
   absl::StatusOr<absl::string_view> Apply(absl::string_view text, std::string* storage) const;
@@ -43,6 +47,7 @@ class Normalizer {
                                                      std::string* storage);
 
   std::vector<Step> steps_;
+  bool may_drop_start_ = false;
 };
 
 }  // namespace dtrain::plan

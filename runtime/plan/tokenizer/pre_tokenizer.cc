@@ -186,6 +186,12 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
   return absl::OkStatus();
 }
 
+bool PreTokenizer::marks_start() const {
+  return std::any_of(stages_.begin(), stages_.end(), [](const Stage& stage) {
+    return stage.kind == Kind::kMetaspace && stage.prepend == Prepend::kFirst;
+  });
+}
+
 // The pieces of `text` between and in the matches of the stage's pattern.
 absl::StatusOr<std::vector<PreTokenizer::Piece>> PreTokenizer::Matches(const Stage& stage,
                                                                        absl::string_view text) {

@@ -33,6 +33,9 @@ class PreTokenizer {
   // Whether words are encoded by their bytes (ByteLevel).
   bool bytes() const { return bytes_; }
 
+  // Whether the start of a text is cut otherwise than other places.
+  bool marks_start() const;
+
   // Calls `sink` with the words of `text` in order. `is_start`: the text stands at the start of the
   // whole one. Errors as of Regex::ForEachMatch.
   absl::Status ForEachWord(absl::string_view text, bool is_start, Sink sink) const;

@@ -7,8 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "runtime/plan/tokenizer/unicode/regex_classes.h"
@@ -53,6 +55,17 @@ class Translation {
     at_ += bytes;
   }
 
+  // Whether "{", `before`, some digits and `behind` stand here.
+  bool IntervalBegins(absl::string_view before, absl::string_view behind) const {
+    absl::string_view rest = Rest().substr(1);
+    if (!absl::ConsumePrefix(&rest, before)) {
+      return false;
+    }
+    const size_t digits = rest.find_first_not_of("0123456789");
+    return digits != 0 && digits != absl::string_view::npos &&
+           absl::StartsWith(rest.substr(digits), behind);
+  }
+
   absl::Status InClass(char c) {
     if (c == '[') {
       return Refusal(pattern_, at_, "a class within a class");
@@ -77,6 +90,14 @@ class Translation {
         Rest().substr(0, 4) != "(?i:" && Rest().substr(0, 4) != "(?<=" &&
         Rest().substr(0, 4) != "(?<!" && Rest().substr(0, 3) != "(?>") {
       return Refusal(pattern_, at_, absl::StrCat("the group \"", Rest().substr(0, 4), "\""));
+    }
+    // Oniguruma reads {,3} as {0,3} and {3}? as an optional repeat; PCRE2 10.42 reads the first as
+    // text, and the second as a repeat that takes little.
+    if (c == '{' && IntervalBegins(",", "}")) {
+      return Refusal(pattern_, at_, "an interval without its least number ({,n})");
+    }
+    if (c == '{' && IntervalBegins("", "}?")) {
+      return Refusal(pattern_, at_, "an optional interval ({n}?)");
     }
     // Oniguruma reads {1,3}+ as a repeated repeat, other engines as a possessive one.
     if (Rest().substr(0, 2) == "}+") {

@@ -217,19 +217,25 @@ absl::Status ReadTemplate(const Json& json, const std::string& where,
                           PipelineTokenizerParts* parts) {
   DT_RETURN_IF_ERROR(OnlyFields(json, where, {"single", "pair", "special_tokens"}));
   DT_ASSIGN_OR_RETURN(const Json* const single, ArrayField(json, where, "single"));
-  bool is_behind = false;
+  int texts = 0;
   for (const Json& part : *single) {
     if (part.is_object() && part.contains("Sequence")) {
-      is_behind = true;
+      DT_ASSIGN_OR_RETURN(const std::string text, StringField(part["Sequence"], where, "id"));
+      texts += text == "A" ? 1 : 2;  // "B", a second text, is none of a single one.
     } else if (part.is_object() && part.contains("SpecialToken")) {
       DT_ASSIGN_OR_RETURN(const std::string name, StringField(part["SpecialToken"], where, "id"));
-      DT_RETURN_IF_ERROR(AddTemplateToken(json, name, is_behind ? &parts->after : &parts->before));
+      DT_RETURN_IF_ERROR(AddTemplateToken(json, name, texts > 0 ? &parts->after : &parts->before));
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": a part of \"single\" is neither Sequence nor SpecialToken"));
     }
   }
-  return absl::OkStatus();
+  return texts == 1
+             ? absl::OkStatus()
+             : absl::UnimplementedError(absl::StrCat(
+                   where,
+                   ": a template \"single\" in which the text (\"A\") does not stand once is "
+                   "not supported"));
 }
 
 absl::Status ReadPostProcessor(const Json& json, const std::string& where, int depth,
@@ -240,6 +246,14 @@ absl::Status ReadPostProcessor(const Json& json, const std::string& where, int d
   DT_ASSIGN_OR_RETURN(const std::string type, TypeOf(json, where));
   if (type == "ByteLevel") {  // Changes offsets alone.
     return absl::OkStatus();
+  }
+  if (!parts->before.empty() || !parts->after.empty()) {
+    // The second one of `tokenizers` takes what the first one made for a pair of texts.
+    if (type == "TemplateProcessing" || type == "RobertaProcessing" || type == "BertProcessing") {
+      return absl::UnimplementedError(absl::StrFormat(
+          "%s: \"%s\" behind another post-processor that adds tokens is not supported", where,
+          type));
+    }
   }
   if (type == "TemplateProcessing") {
     return ReadTemplate(json, where, parts);
@@ -362,6 +376,13 @@ absl::StatusOr<PipelineTokenizerParts> PartsOf(TokenizerFile file) {
   DT_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::FromJson(rest.value("normalizer", Json())));
   DT_ASSIGN_OR_RETURN(parts.pre_tokenizer,
                       PreTokenizer::FromJson(rest.value("pre_tokenizer", Json())));
+  // `tokenizers` seeks the start by a place in the text as it was before.
+  if (parts.pre_tokenizer.marks_start() && parts.normalizer.may_drop_start()) {
+    return absl::UnimplementedError(
+        "pre_tokenizer: Metaspace with the prepend_scheme \"first\" is not supported beside a "
+        "normalizer that may leave out a text's first characters (Strip, StripAccents, "
+        "BertNormalizer, Replace by nothing)");
+  }
   DT_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::FromJson(rest.value("decoder", Json())));
   DT_RETURN_IF_ERROR(is_bpe ? ReadBpe(file, ids, &parts)
                             : ReadWordModel(file, is_unigram ? &pieces : nullptr, &parts));

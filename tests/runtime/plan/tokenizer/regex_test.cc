@@ -13,6 +13,8 @@ TEST(RegexTest, WhatPcre2ReadsDifferentlyIsTranslated) {
             R"(\p{White_Space}\P{White_Space}[^\p{White_Space}\b]\x{00e9}\r)");
   EXPECT_EQ(*TranslateRegex("^a$"), "(?m:^)a(?m:$)");
   EXPECT_EQ(*TranslateRegex("[]^$(?i:]"), "[]^$(?i:]");
+  // Intervals that all engines read alike, and what is none.
+  EXPECT_EQ(*TranslateRegex("a{2,3}?b{2,}?[{,2}]{x,{,}{,x}"), "a{2,3}?b{2,}?[{,2}]{x,{,}{,x}");
   // U+1C89 is a letter since Unicode 16.
   EXPECT_THAT(*TranslateRegex(R"([^\p{L}])"), HasSubstr("\\x{1c89}"));
 }
@@ -21,8 +23,9 @@ TEST(RegexTest, WhatMeansSomethingElseIsRefusedByName) {
   for (const auto& [pattern, what] :
        {std::pair("[a&&b]", "&&"), std::pair("[a[b]]", "class within a class"),
         std::pair("\\p{Emoji}", "property \"Emoji\""), std::pair("[\\P{Han}]", "property \"Han\""),
-        std::pair("a{1,3}+", "possessive interval"), std::pair("\\h", "\\h"),
-        std::pair("(?<name>a)", "(?<n"), std::pair("a*", "empty text"),
+        std::pair("a{1,3}+", "possessive interval"),
+        std::pair("xa{,2}b", "without its least number"), std::pair("xa{2}?b", "optional interval"),
+        std::pair("\\h", "\\h"), std::pair("(?<name>a)", "(?<n"), std::pair("a*", "empty text"),
         std::pair("a\\", "backslash")}) {
     const absl::Status status = Regex::Compile(pattern).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << pattern;

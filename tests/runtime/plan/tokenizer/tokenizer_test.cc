@@ -2,8 +2,10 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/plan/tokenizer/tokenizer_json.h"
@@ -141,6 +143,54 @@ TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByItsName) {
               HasSubstr("\"new_rule\" is unknown"));
   EXPECT_EQ(ErrorOf(bytes, R"("pre_tokenizer": {"type": "Whitespace")").code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST(TokenizerTest, TemplatesThatDoNotStandAroundATextAreRefused) {
+  const std::string text = R"({"Sequence": {"id": "A", "type_id": 0}},)";
+  for (const std::string& other :
+       {std::string(), text + text, std::string(R"({"Sequence": {"id": "B", "type_id": 0}},)")}) {
+    EXPECT_THAT(ErrorOf(text, other).message(), HasSubstr("does not stand once")) << other;
+  }
+  // Of two that add tokens, `tokenizers` lets the second one take what the first one made for a
+  // pair. ByteLevel adds none.
+  const std::string first = R"("post_processor": {"type": "TemplateProcessing",)";
+  const auto behind = [&](const std::string& another) {
+    const std::string both =
+        absl::StrReplaceAll(SmallTokenizerJson(),
+                            {{first, absl::StrCat(R"("post_processor": {"type": "Sequence",
+            "processors": [)",
+                                                  another, R"(, {"type": "TemplateProcessing",)")},
+                             {R"("tokens": ["<|end|>"]}}},)", R"("tokens": ["<|end|>"]}}}]},)"}});
+    return TokenizerFromJson(both, "x.json").status();
+  };
+  EXPECT_TRUE(behind(R"({"type": "ByteLevel"})").ok()) << behind(R"({"type": "ByteLevel"})");
+  EXPECT_THAT(behind(R"({"type": "BertProcessing", "sep": ["x", 1], "cls": ["y", 2]})").message(),
+              HasSubstr("post_processor[1]: \"TemplateProcessing\" behind another post-processor"));
+}
+
+TEST(TokenizerTest, TheStartOfATextThatANormalizerMayLeaveOutIsNotSought) {
+  for (const auto& [normalizer, is_read] :
+       {std::pair(R"({"type": "Strip", "strip_left": true, "strip_right": true})", false),
+        std::pair(R"({"type": "Strip", "strip_left": false, "strip_right": true})", true),
+        std::pair(R"({"type": "Sequence", "normalizers": [{"type": "NFD"},)"
+                  R"({"type": "StripAccents"}]})",
+                  false),
+        std::pair(R"({"type": "BertNormalizer"})", false),
+        std::pair(R"({"type": "Replace", "pattern": {"String": "x"}, "content": ""})", false),
+        std::pair(R"({"type": "Replace", "pattern": {"String": " "}, "content": "_"})", true)}) {
+    for (const auto& [scheme, finds_start] :
+         {std::pair("first", true), std::pair("always", false), std::pair("never", false)}) {
+      Json json = *ParseJson(SmallTokenizerJson(), "small.json");
+      json["normalizer"] = *ParseJson(normalizer, "normalizer");
+      json["pre_tokenizer"] = {
+          {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", true}};
+      const absl::Status read = TokenizerFromJson(DumpJson(json), "x.json").status();
+      EXPECT_EQ(read.ok(), is_read || !finds_start) << normalizer << scheme << read;
+      if (!read.ok()) {
+        EXPECT_THAT(read.message(), HasSubstr("the prepend_scheme \"first\" is not supported"));
+      }
+    }
+  }
 }
 
 TEST(TokenizerTest, DamagedFilesAreRefusedWithThePlace) {

@@ -75,7 +75,8 @@ TEST(ChatTemplateTest, QwensToolsAnswerInAUsersTurn) {
 
 TEST(ChatTemplateTest, Llama3StripsTextsAndBeginsOnce) {
   // U+3000 begins paragraphs of Chinese; U+001F is a blank to Python.
-  const Conversation padded{{{Role::kUser, " \u30002+2?\n\x1f"}, {Role::kAssistant, "4\u00a0"}}, ""};
+  const Conversation padded{{{Role::kUser, " \u30002+2?\n\x1f"}, {Role::kAssistant, "4\u00a0"}},
+                            ""};
   EXPECT_EQ(Marked(ChatTemplate::kLlama3, padded),
             "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n[4<|eot_id|>]");
