@@ -88,9 +88,11 @@ class Tokenizers(unittest.TestCase):
         path = f"{self.folder.name}/cuts.json"
         # No file has a zero byte, which the library takes for the end of a pattern's text.
         texts = tokenizer_kinds.in_blocks(lambda one: "" if one == "\0" else f"a{one}the. {one}1{one} ")
-        for pattern in (None, *tokenizer_kinds.CLASSES[:None if LONG else 2]):
+        cuts = {"words": tokenizers.pre_tokenizers.Whitespace(), "digits": tokenizers.pre_tokenizers.Digits(True)}
+        for pattern in tokenizer_kinds.CLASSES[:None if LONG else 2]:
+            cuts[pattern] = tokenizer_kinds.split(pattern)
+        for pattern, cut in cuts.items():
             with self.subTest(pattern):
-                cut = tokenizer_kinds.split(pattern) if pattern else tokenizers.pre_tokenizers.Whitespace()
                 tokenizer.pre_tokenizer = tokenizer_kinds.cuts(cut, prefix=True)
                 tokenizer.save(path)
                 wanted = [one.ids for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

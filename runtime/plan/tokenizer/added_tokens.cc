@@ -150,6 +150,9 @@ absl::Status AddedTokenFinder::ForEachPart(absl::string_view text, bool special_
     const size_t begin =
         token.lstrip ? std::max(SpacesBegin(text, match->begin), done) : match->begin;
     const size_t end = token.rstrip ? SpacesEnd(text, match->end) : match->end;
+    if (begin >= end) {  // A token before has taken these spaces.
+      continue;
+    }
     if (done < begin) {
       DT_RETURN_IF_ERROR(visit(text.substr(done, begin - done), nullptr));
     }

@@ -23,6 +23,10 @@ std::optional<NormalForm> FormOf(absl::string_view type) {
                           : std::nullopt;
 }
 
+bool IsOneCharacter(absl::string_view text) {
+  return !text.empty() && Utf8Length(text[0]) == text.size();
+}
+
 absl::string_view Stripped(absl::string_view text, bool left, bool right) {
   const CharClasses& classes = CharClasses::Get();
   size_t begin = 0;
@@ -110,6 +114,8 @@ absl::Status Normalizer::Add(const Json& json, const std::string& where, int dep
   }
   may_drop_start_ = may_drop_start_ || (type == "Strip" && step.left) || type == "StripAccents" ||
                     type == "BertNormalizer" || (type == "Replace" && step.text.empty());
+  const bool makes_one = type == "Strip" || (type == "Replace" && IsOneCharacter(step.text));
+  may_part_start_ = may_part_start_ || !makes_one;
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }

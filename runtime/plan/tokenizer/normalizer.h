@@ -21,9 +21,11 @@ class Normalizer {
   // Null gives one that changes nothing. Unimplemented: a type or field that is not known.
   static absl::StatusOr<Normalizer> FromJson(const Json& json);
 
-  // Whether the first characters of some text are left out, by the account that `tokenizers` keeps
-  // of places: Precompiled is never one that does it.
+  // By the account that `tokenizers` keeps of places: whether the first characters of some text are
+  // left out (by Precompiled never), and whether several may come of the first one, each of which
+  // stands at the start then.
   bool may_drop_start() const { return may_drop_start_; }
+  bool may_part_start() const { return may_part_start_; }
 
   // `text` itself when nothing changes, else the content of `storage`. REQUIRES: `text` is UTF-8
   // and not in `storage`. Errors as of Regex::ForEachMatch.
@@ -48,6 +50,7 @@ class Normalizer {
 
   std::vector<Step> steps_;
   bool may_drop_start_ = false;
+  bool may_part_start_ = false;
 };
 
 }  // namespace dtrain::plan

@@ -159,7 +159,7 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
   if (type == "Digits") {
     DT_RETURN_IF_ERROR(OnlyFields(json, where, {"individual_digits"}));
     DT_ASSIGN_OR_RETURN(const bool each, BoolField(json, where, "individual_digits", false));
-    stage.char_class = kNumber;
+    stage.char_class = kNumeric;
     stage.behavior = each ? Behavior::kIsolated : Behavior::kContiguous;
   } else if (type == "WhitespaceSplit" || type == "BertPreTokenizer") {
     DT_RETURN_IF_ERROR(OnlyFields(json, where, {}));
@@ -186,10 +186,16 @@ absl::Status PreTokenizer::Add(const Json& json, const std::string& where, int d
   return absl::OkStatus();
 }
 
+bool PreTokenizer::IsStartMark(const Stage& stage) {
+  return stage.kind == Kind::kMetaspace && stage.prepend == Prepend::kFirst;
+}
+
 bool PreTokenizer::marks_start() const {
-  return std::any_of(stages_.begin(), stages_.end(), [](const Stage& stage) {
-    return stage.kind == Kind::kMetaspace && stage.prepend == Prepend::kFirst;
-  });
+  return std::any_of(stages_.begin(), stages_.end(), IsStartMark);
+}
+
+bool PreTokenizer::cuts_before_start_is_marked() const {
+  return marks_start() && std::any_of(stages_.begin() + 1, stages_.end(), IsStartMark);
 }
 
 // The pieces of `text` between and in the matches of the stage's pattern.

@@ -33,8 +33,10 @@ class PreTokenizer {
   // Whether words are encoded by their bytes (ByteLevel).
   bool bytes() const { return bytes_; }
 
-  // Whether the start of a text is cut otherwise than other places.
+  // Whether the start of a text is cut otherwise than other places, and whether a text is cut
+  // before that.
   bool marks_start() const;
+  bool cuts_before_start_is_marked() const;
 
   // Calls `sink` with the words of `text` in order. `is_start`: the text stands at the start of the
   // whole one. Errors as of Regex::ForEachMatch.
@@ -64,6 +66,7 @@ class PreTokenizer {
     bool is_match;
   };
 
+  static bool IsStartMark(const Stage& stage);
   absl::Status Add(const Json& json, const std::string& where, int depth);
   absl::Status AddByteLevel(const Json& json, const std::string& where);
   absl::Status AddMetaspace(const Json& json, const std::string& where);

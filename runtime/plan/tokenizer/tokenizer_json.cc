@@ -283,6 +283,29 @@ absl::Status ReadPostProcessor(const Json& json, const std::string& where, int d
       where, type.substr(0, 100)));
 }
 
+// For Metaspace's "first" `tokenizers` seeks the start by a place in the text as it was before the
+// normalizer. Here it is the first part of the normalized text, which is the same with some rules.
+absl::Status CheckStart(const PipelineTokenizerParts& parts) {
+  if (!parts.pre_tokenizer.marks_start()) {
+    return absl::OkStatus();
+  }
+  if (parts.normalizer.may_drop_start()) {
+    return absl::UnimplementedError(
+        "pre_tokenizer: Metaspace with the prepend_scheme \"first\" is not supported beside a "
+        "normalizer that may leave out a text's first characters (Strip, StripAccents, "
+        "BertNormalizer, Replace by nothing)");
+  }
+  const bool is_cut = parts.pre_tokenizer.cuts_before_start_is_marked() ||
+                      std::any_of(parts.added.begin(), parts.added.end(),
+                                  [](const AddedToken& token) { return token.normalized; });
+  return is_cut && parts.normalizer.may_part_start()
+             ? absl::UnimplementedError(
+                   "pre_tokenizer: Metaspace with the prepend_scheme \"first\" is not supported "
+                   "beside a normalizer that may make several characters of one, where the text is "
+                   "cut before by another pre-tokenizer or an added token (\"normalized\": true)")
+             : absl::OkStatus();
+}
+
 // Models that encode words by other rules than byte pairs.
 absl::Status ReadWordModel(const TokenizerFile& file, const UnigramPieces* pieces,
                            PipelineTokenizerParts* parts) {
@@ -376,13 +399,7 @@ absl::StatusOr<PipelineTokenizerParts> PartsOf(TokenizerFile file) {
   DT_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::FromJson(rest.value("normalizer", Json())));
   DT_ASSIGN_OR_RETURN(parts.pre_tokenizer,
                       PreTokenizer::FromJson(rest.value("pre_tokenizer", Json())));
-  // `tokenizers` seeks the start by a place in the text as it was before.
-  if (parts.pre_tokenizer.marks_start() && parts.normalizer.may_drop_start()) {
-    return absl::UnimplementedError(
-        "pre_tokenizer: Metaspace with the prepend_scheme \"first\" is not supported beside a "
-        "normalizer that may leave out a text's first characters (Strip, StripAccents, "
-        "BertNormalizer, Replace by nothing)");
-  }
+  DT_RETURN_IF_ERROR(CheckStart(parts));
   DT_ASSIGN_OR_RETURN(parts.decoder, TokenDecoder::FromJson(rest.value("decoder", Json())));
   DT_RETURN_IF_ERROR(is_bpe ? ReadBpe(file, ids, &parts)
                             : ReadWordModel(file, is_unigram ? &pieces : nullptr, &parts));

@@ -41,7 +41,7 @@ uint8_t OfCategory(int category) {
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
-      return kNumber;
+      return kNumber | kNumeric;
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
@@ -72,6 +72,11 @@ std::vector<uint8_t> AllClasses() {
   }
   for (const uint32_t c : kOncePunctuation) {
     classes[c] = static_cast<uint8_t>(classes[c] | kPunctuation);
+  }
+  for (const CodePointRange& range : kNewlyNumeric) {
+    for (uint32_t c = range.first; c <= range.last; ++c) {
+      classes[c] = static_cast<uint8_t>(classes[c] | kNumeric);
+    }
   }
   for (uint32_t c = 0; c <= 0x3000; ++c) {
     classes[c] = static_cast<uint8_t>(classes[c] | (IsSpace(c) ? kSpace : 0) |

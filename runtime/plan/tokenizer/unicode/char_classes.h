@@ -17,7 +17,8 @@ enum CharClass : uint8_t {
   kUpper = 16,   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
   kLower = 32,   // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
   // \p{P} of Unicode 8, or ASCII punctuation as Rust's is_ascii_punctuation has it.
-  kPunctuation = 64
+  kPunctuation = 64,
+  kNumeric = 128  // \p{N} of Unicode 17, as Rust's is_numeric has it.
 };
 
 class CharClasses {

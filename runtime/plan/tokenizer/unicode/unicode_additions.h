@@ -118,4 +118,8 @@ inline constexpr CodePointRange kNotYetPunctuation[] = {
 // These were punctuation in Unicode 8 and are so no more.
 inline constexpr uint32_t kOncePunctuation[] = {0x166d, 0x111c9};
 
+// Numbers of Unicode 17, which Digits knows through Rust's own tables and regular expressions do
+// not.
+inline constexpr CodePointRange kNewlyNumeric[] = {{0x11de0, 0x11de9}, {0x16ff4, 0x16ff6}};
+
 }  // namespace dtrain::plan

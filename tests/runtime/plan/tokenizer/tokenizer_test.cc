@@ -168,28 +168,66 @@ TEST(TokenizerTest, TemplatesThatDoNotStandAroundATextAreRefused) {
               HasSubstr("post_processor[1]: \"TemplateProcessing\" behind another post-processor"));
 }
 
-TEST(TokenizerTest, TheStartOfATextThatANormalizerMayLeaveOutIsNotSought) {
-  for (const auto& [normalizer, is_read] :
-       {std::pair(R"({"type": "Strip", "strip_left": true, "strip_right": true})", false),
-        std::pair(R"({"type": "Strip", "strip_left": false, "strip_right": true})", true),
-        std::pair(R"({"type": "Sequence", "normalizers": [{"type": "NFD"},)"
-                  R"({"type": "StripAccents"}]})",
-                  false),
-        std::pair(R"({"type": "BertNormalizer"})", false),
-        std::pair(R"({"type": "Replace", "pattern": {"String": "x"}, "content": ""})", false),
-        std::pair(R"({"type": "Replace", "pattern": {"String": " "}, "content": "_"})", true)}) {
-    for (const auto& [scheme, finds_start] :
-         {std::pair("first", true), std::pair("always", false), std::pair("never", false)}) {
-      Json json = *ParseJson(SmallTokenizerJson(), "small.json");
-      json["normalizer"] = *ParseJson(normalizer, "normalizer");
-      json["pre_tokenizer"] = {
-          {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", true}};
-      const absl::Status read = TokenizerFromJson(DumpJson(json), "x.json").status();
-      EXPECT_EQ(read.ok(), is_read || !finds_start) << normalizer << scheme << read;
-      if (!read.ok()) {
-        EXPECT_THAT(read.message(), HasSubstr("the prepend_scheme \"first\" is not supported"));
+// Reads the small vocabulary with Metaspace; `by_stage` and `by_token`: another pre-tokenizer, or
+// an added token, cuts the text before.
+absl::Status ReadWithMetaspace(const char* scheme, const char* normalizer, bool by_stage,
+                               bool by_token) {
+  Json json = *ParseJson(SmallTokenizerJson(), "small.json");
+  json["normalizer"] = *ParseJson(normalizer, "normalizer");
+  const Json metaspace = {{"type", "Metaspace"},
+                          {"replacement", "_"},
+                          {"prepend_scheme", scheme},
+                          {"split", true}};
+  const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  const Json stages = by_stage ? Json::array({digits, metaspace}) : Json::array({metaspace});
+  json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", stages}};
+  json["added_tokens"][1]["normalized"] = by_token;
+  return TokenizerFromJson(DumpJson(json), "x.json").status();
+}
+
+TEST(TokenizerTest, AStartThatANormalizerMovesIsNotSought) {
+  enum Start { kStays, kMayBeParted, kMayBeDropped };
+  const std::pair<const char*, Start> normalizers[] = {
+      {"null", kStays},
+      {R"({"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"})", kStays},
+      {R"({"type": "Strip", "strip_left": false, "strip_right": true})", kStays},
+      {R"({"type": "Replace", "pattern": {"String": " "}, "content": "__"})", kMayBeParted},
+      {R"({"type": "Prepend", "prepend": "_"})", kMayBeParted},
+      {R"({"type": "NFKD"})", kMayBeParted},
+      {R"({"type": "Strip", "strip_left": true, "strip_right": true})", kMayBeDropped},
+      {R"({"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]})",
+       kMayBeDropped},
+      {R"({"type": "BertNormalizer"})", kMayBeDropped},
+      {R"({"type": "Replace", "pattern": {"String": "x"}, "content": ""})", kMayBeDropped}};
+  for (const auto& [normalizer, start] : normalizers) {
+    for (const auto& [by_stage, by_token] :
+         {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
+      const absl::Status first = ReadWithMetaspace("first", normalizer, by_stage, by_token);
+      const bool is_read = start == kStays || (start == kMayBeParted && !by_stage && !by_token);
+      EXPECT_EQ(first.ok(), is_read) << normalizer << by_stage << by_token << first;
+      if (!is_read) {
+        EXPECT_THAT(first.message(), HasSubstr("the prepend_scheme \"first\" is not supported"));
+      }
+      for (const char* const other : {"always", "never"}) {
+        const absl::Status read = ReadWithMetaspace(other, normalizer, by_stage, by_token);
+        EXPECT_TRUE(read.ok()) << normalizer << read;
       }
     }
+  }
+}
+
+// The values are those of `tokenizers`: what a token took of the spaces is not another one's.
+TEST(TokenizerTest, ATokenWhoseTextAnotherHasTakenIsNone) {
+  for (const bool takes : {false, true}) {
+    Json json = *ParseJson(SmallTokenizerJson(), "small.json");
+    json["added_tokens"][1]["rstrip"] = true;
+    json["added_tokens"].push_back({{"id", 263}, {"content", "  "}, {"single_word", false},
+                                    {"lstrip", takes}, {"rstrip", false}, {"normalized", true},
+                                    {"special", false}});
+    const auto tokenizer = TokenizerFromJson(DumpJson(json), "x.json");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_EQ(Encode(**tokenizer, "<x>  he"), takes ? Ids({262, 256}) : Ids({262, 263, 256}));
+    EXPECT_EQ(Encode(**tokenizer, "he  <x>"), Ids({256, 263, 262}));
   }
 }
 

@@ -42,7 +42,8 @@ TEST(UnicodeTest, ClassesAreThoseOfUnicode16) {
   EXPECT_EQ(classes.Of('\n'), kSpace | kNewline);
   EXPECT_EQ(classes.Of(0x4f60), kLetter | kUpper | kLower);
   EXPECT_EQ(classes.Of(0x0301), kUpper | kLower);
-  EXPECT_EQ(classes.Of(0x00b2), kNumber);
+  EXPECT_EQ(classes.Of(0x00b2), kNumber | kNumeric);
+  EXPECT_EQ(classes.Of(0x11de7), kNumeric);         // Unicode 17.
   EXPECT_EQ(classes.Of(0x180e), 0);                 // No white space since Unicode 6.3.
   EXPECT_EQ(classes.Of(0x1c89), kLetter | kUpper);  // Unicode 16.
   EXPECT_EQ(classes.Of('$') & kPunctuation, kPunctuation);
