@@ -52,7 +52,8 @@ absl::StatusOr<WrittenSplit> WriteSplitFiles(const SpoolRange& range, const std:
                                              const CorpusFilesOptions& options);
 
 // Gives the files of all splits their names, after removing what an earlier preparation has left
-// beside them that they would be read with: a mask, an index, or shards of the same name.
+// beside them that they would be read with: a mask, an index, shards of the same name, or
+// corpus.json, which the caller writes anew.
 absl::Status PublishFiles(const std::vector<WrittenSplit>& splits,
                           const std::vector<std::string>& names, const std::string& folder);
 

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/plan/data/megatron_index.h"
+#include "runtime/plan/data/text/corpus_files.h"
 #include "runtime/plan/data/text/prepare_output.h"
 #include "runtime/plan/data/token_file.h"
 #include "runtime/plan/data/token_mask.h"
@@ -246,6 +247,18 @@ TEST_F(PrepareTextTest, ALimitStopsAndShardsDivide) {
     joined += ReadFile(absl::StrFormat("%s/train-%05d.bin", Out(), i))->substr(kTokenHeaderBytes);
   }
   EXPECT_EQ(joined, whole.substr(kTokenHeaderBytes));
+}
+
+TEST_F(PrepareTextTest, BeforeFilesAppearNothingOfAnEarlierPreparationIsThere) {
+  for (const char* const name : {"train-00000.bin", "val.bin", "val.bin.mask", "corpus.json", "x"}) {
+    Write(std::string("out/") + name, "earlier");
+  }
+  ASSERT_TRUE(PublishFiles({}, {"train", "val"}, Out()).ok());
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(Out())) {
+    left.push_back(entry.path().filename().string());
+  }
+  EXPECT_THAT(left, ::testing::ElementsAre("x"));
 }
 
 constexpr char kCutGzip[] = "\x1f\x8b\x08";
