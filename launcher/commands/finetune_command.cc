@@ -200,9 +200,17 @@ absl::StatusOr<std::vector<std::string>> Plan(FinetuneOptions& options,
   DT_ASSIGN_OR_RETURN(const int64_t row_length,
                       RowLength(options.sequence_length, config, options.folder));
   if (options.chat.empty()) {
-    DT_ASSIGN_OR_RETURN(options.chat, TemplateOf({TextOf(options.folder + "/tokenizer_config.json"),
-                                                  TextOf(options.folder + "/chat_template.jinja")},
-                                                 options.folder));
+    DT_ASSIGN_OR_RETURN(const ChosenTemplate chosen,
+                        TemplateOf({TextOf(options.folder + "/tokenizer_config.json"),
+                                    TextOf(options.folder + "/chat_template.jinja")},
+                                   options.folder));
+    options.chat = chosen.name;
+    if (!chosen.left_out.empty()) {
+      std::printf(
+          "%s: the chat template of %s also writes %s, which the template %s leaves out; programs "
+          "that use the model's own will ask the tuned model in other words\n",
+          kName, options.folder.c_str(), chosen.left_out.c_str(), chosen.name.c_str());
+    }
   }
   const std::string data_folder = DataFolderOf(options);
   DT_ASSIGN_OR_RETURN(*code, PrepareData(options, row_length, data_folder, environment));

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/crc32c.h"
 #include "base/numeric/epoch_steps.h"
 #include "base/status.h"
@@ -33,6 +36,36 @@ std::string TemplateIn(const Json& config) {
   return "";
 }
 
+// Whether the text of a template has the beginning of a system message with words behind it. A line
+// ends there by a character, or by two in a text of Jinja.
+bool HasOwnSystemText(absl::string_view text) {
+  constexpr absl::string_view kSystem = "<|im_start|>system";
+  for (size_t at = text.find(kSystem); at != absl::string_view::npos; at = text.find(kSystem, at)) {
+    at += kSystem.size();
+    absl::string_view behind = text.substr(at);
+    if ((absl::ConsumePrefix(&behind, "\n") || absl::ConsumePrefix(&behind, "\\n")) &&
+        !behind.empty() && absl::ascii_isalpha(static_cast<unsigned char>(behind[0]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What the template `text` writes and the one called `name` does not.
+std::string LeftOutOf(absl::string_view text, absl::string_view name) {
+  std::vector<std::string> parts;
+  if (name == "chatml" && HasOwnSystemText(text)) {
+    parts.emplace_back("a system text where a sample has none");
+  }
+  if (absl::StrContains(text, "Cutting Knowledge Date")) {
+    parts.emplace_back("dates in the system text");
+  }
+  if (absl::StrContains(text, "<think>")) {
+    parts.emplace_back("<think> blocks");
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
 // The largest micro-batch that divides a rank's part of the batch.
 int64_t MicroBatch(int64_t rank_batch) {
   int64_t micro = std::min(rank_batch, kMicroBatchMax);
@@ -58,7 +91,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const Json& split, const std::s
 
 }  // namespace
 
-absl::StatusOr<std::string> TemplateOf(const TemplateFiles& files, absl::string_view folder) {
+absl::StatusOr<ChosenTemplate> TemplateOf(const TemplateFiles& files, absl::string_view folder) {
   std::string text = files.chat_template;
   if (text.empty() && !files.tokenizer_config.empty()) {
     DT_ASSIGN_OR_RETURN(
@@ -66,11 +99,14 @@ absl::StatusOr<std::string> TemplateOf(const TemplateFiles& files, absl::string_
         ParseJson(files.tokenizer_config, absl::StrCat(folder, "/tokenizer_config.json")));
     text = TemplateIn(config);
   }
+  std::string name;
   if (absl::StrContains(text, "<|start_header_id|>")) {
-    return "llama3";
+    name = "llama3";
+  } else if (absl::StrContains(text, "<|im_start|>") && !absl::StrContains(text, "<|im_sep|>")) {
+    name = absl::StrContains(text, "created by Alibaba Cloud") ? "qwen" : "chatml";
   }
-  if (absl::StrContains(text, "<|im_start|>")) {
-    return absl::StrContains(text, "created by Alibaba Cloud") ? "qwen" : "chatml";
+  if (!name.empty()) {
+    return ChosenTemplate{name, LeftOutOf(text, name)};
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s %s; name how samples are written by --template: chatml, llama3, qwen, alpaca or plain "

@@ -39,9 +39,16 @@ struct TemplateFiles {
   std::string chat_template;     // chat_template.jinja.
 };
 
+// The template for a model's samples, and what its own writes besides, for people; "": nothing that
+// is known.
+struct ChosenTemplate {
+  std::string name;
+  std::string left_out;
+};
+
 // "qwen", "chatml" or "llama3", where the model's own template has that form. InvalidArgument: it
 // has none, or one that is not known, and the templates to choose from are named.
-absl::StatusOr<std::string> TemplateOf(const TemplateFiles& files, absl::string_view folder);
+absl::StatusOr<ChosenTemplate> TemplateOf(const TemplateFiles& files, absl::string_view folder);
 
 // Tokens of a row: what was asked for, else 1024, or fewer where the model takes fewer. `config`:
 // the model's config.json. InvalidArgument: longer than the model takes.

@@ -14,20 +14,30 @@ std::string MessageOf(const absl::Status& status) { return std::string(status.me
 
 TEST(TemplateOf, KnowsTheFormOfTheModelsOwnTemplate) {
   // Parts of the templates that these models are published with.
-  EXPECT_EQ(*TemplateOf({R"({"chat_template": "{{- '<|im_start|>system\nYou are Qwen, created by )"
-                         R"(Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}"})",
-                         ""},
-                        "q"),
+  const auto name_of = [](const TemplateFiles& files) {
+    const absl::StatusOr<ChosenTemplate> chosen = TemplateOf(files, "m");
+    return chosen.ok() ? chosen->name + (chosen->left_out.empty() ? "" : ": ") + chosen->left_out
+                       : std::string(chosen.status().message());
+  };
+  EXPECT_EQ(name_of({R"({"chat_template": "{{- '<|im_start|>system\nYou are Qwen, created by )"
+                     R"(Alibaba Cloud. You are a helpful assistant.<|im_end|>\n' }}"})",
+                     ""}),
             "qwen");
-  EXPECT_EQ(*TemplateOf({"", "{{ '<|im_start|>' + message.role + '\\n' }}"}, "smol"), "chatml");
-  EXPECT_EQ(
-      *TemplateOf({R"({"chat_template": "<|start_header_id|>' + message['role'] + '"})", ""}, "l"),
-      "llama3");
-  EXPECT_EQ(*TemplateOf({R"({"chat_template": [{"name": "tool_use", "template": "x"},)"
-                         R"({"name": "default", "template": "<|im_start|>"}]})",
-                         ""},
-                        "several"),
+  EXPECT_EQ(name_of({"", "{{ '<|im_start|>' + message.role + '\\n' }}"}), "chatml");
+  EXPECT_EQ(name_of({R"({"chat_template": "<|start_header_id|>' + message['role'] + '"})", ""}),
+            "llama3");
+  EXPECT_EQ(name_of({R"({"chat_template": [{"name": "tool_use", "template": "x"},)"
+                     R"({"name": "default", "template": "<|im_start|>"}]})",
+                     ""}),
             "chatml");
+  // What these write besides: SmolLM2, Qwen3 and Llama 3.2.
+  EXPECT_EQ(name_of({"", "{{ '<|im_start|>system\\nYou are a helpful AI assistant named S' }}"}),
+            "chatml: a system text where a sample has none");
+  EXPECT_EQ(name_of({"", "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>' }}"
+                         "{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning }}"}),
+            "chatml: <think> blocks");
+  EXPECT_EQ(name_of({"", "<|start_header_id|>{{- 'Cutting Knowledge Date: December 2023' }}"}),
+            "llama3: dates in the system text");
 }
 
 TEST(TemplateOf, AsksForANameWhereTheFormIsNotKnown) {
@@ -35,6 +45,9 @@ TEST(TemplateOf, AsksForANameWhereTheFormIsNotKnown) {
               AllOf(HasSubstr("base has no chat template"), HasSubstr("--template"),
                     HasSubstr("chatml, llama3, qwen, alpaca or plain")));
   EXPECT_THAT(MessageOf(TemplateOf({"", "[INST] {{ content }} [/INST]"}, "m").status()),
+              HasSubstr("m has a chat template of its own form"));
+  // Phi-4 has another separator than ChatML.
+  EXPECT_THAT(MessageOf(TemplateOf({"", "'<|im_start|>user<|im_sep|>' + content"}, "m").status()),
               HasSubstr("m has a chat template of its own form"));
   EXPECT_THAT(MessageOf(TemplateOf({"{", ""}, "m").status()),
               HasSubstr("m/tokenizer_config.json:1"));
