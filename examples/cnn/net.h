@@ -9,11 +9,6 @@
 
 class NetImpl : public torch::nn::Module {
  public:
-  NetImpl()
-      : first_(register_module("first", Convolution(1, 8))),
-        second_(register_module("second", Convolution(8, 16))),
-        head_(register_module("head", torch::nn::Linear(16 * 4 * 4, 4))) {}
-
   // Scores of the 4 classes, [batch, 4].
   at::Tensor forward(const at::Tensor& images) {
     const at::Tensor half = at::max_pool2d(at::relu(first_(images)), 2);
@@ -25,8 +20,8 @@ class NetImpl : public torch::nn::Module {
     return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
   }
 
-  torch::nn::Conv2d first_;
-  torch::nn::Conv2d second_;
-  torch::nn::Linear head_;
+  torch::nn::Conv2d first_{register_module("first", Convolution(1, 8))};
+  torch::nn::Conv2d second_{register_module("second", Convolution(8, 16))};
+  torch::nn::Linear head_{register_module("head", torch::nn::Linear(16 * 4 * 4, 4))};
 };
 TORCH_MODULE(Net);

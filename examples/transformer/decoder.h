@@ -10,17 +10,6 @@
 
 class DecoderImpl : public torch::nn::Module {
  public:
-  DecoderImpl()
-      : tokens_(register_module("tokens", torch::nn::Embedding(32, 32))),
-        places_(register_module("places", torch::nn::Embedding(16, 32))),
-        norm1_(register_module("norm1", Norm())),
-        attention_(register_module("attention", torch::nn::Linear(32, 96))),
-        merge_(register_module("merge", torch::nn::Linear(32, 32))),
-        norm2_(register_module("norm2", Norm())),
-        up_(register_module("up", torch::nn::Linear(32, 64))),
-        down_(register_module("down", torch::nn::Linear(64, 32))),
-        head_(register_module("head", torch::nn::Linear(32, 32))) {}
-
   // Scores of the next token at each place, [batch, sequence, 32].
   at::Tensor forward(const at::Tensor& tokens) {
     at::Tensor x = tokens_(tokens) + places_(at::arange(tokens.size(1), tokens.options()));
@@ -37,14 +26,14 @@ class DecoderImpl : public torch::nn::Module {
     return torch::nn::LayerNorm(torch::nn::LayerNormOptions({32}));
   }
 
-  torch::nn::Embedding tokens_;
-  torch::nn::Embedding places_;
-  torch::nn::LayerNorm norm1_;
-  torch::nn::Linear attention_;
-  torch::nn::Linear merge_;
-  torch::nn::LayerNorm norm2_;
-  torch::nn::Linear up_;
-  torch::nn::Linear down_;
-  torch::nn::Linear head_;
+  torch::nn::Embedding tokens_{register_module("tokens", torch::nn::Embedding(32, 32))};
+  torch::nn::Embedding places_{register_module("places", torch::nn::Embedding(16, 32))};
+  torch::nn::LayerNorm norm1_{register_module("norm1", Norm())};
+  torch::nn::Linear attention_{register_module("attention", torch::nn::Linear(32, 96))};
+  torch::nn::Linear merge_{register_module("merge", torch::nn::Linear(32, 32))};
+  torch::nn::LayerNorm norm2_{register_module("norm2", Norm())};
+  torch::nn::Linear up_{register_module("up", torch::nn::Linear(32, 64))};
+  torch::nn::Linear down_{register_module("down", torch::nn::Linear(64, 32))};
+  torch::nn::Linear head_{register_module("head", torch::nn::Linear(32, 32))};
 };
 TORCH_MODULE(Decoder);

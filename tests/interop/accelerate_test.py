@@ -77,6 +77,9 @@ class Accelerate(EndToEnd):
         for example in NETS:
             ours, theirs = lines(f"{example}/{example}.cc"), lines(f"{example}/{example}.py")
             self.assertLessEqual(ours, LINES_OVER_PEER_MAX * theirs, f"{example}: {ours} and {theirs} lines")
+            ours += lines(f"{example}/{MODULES[example]}.h")
+            theirs += lines(f"{example}/{MODULES[example]}.py")
+            self.assertLessEqual(ours, LINES_OVER_PEER_MAX * theirs, f"{example} with its nets: {ours} and {theirs}")
 
     def test_an_image_classifier_needs_few_lines_beside_its_model(self):
         self.assertLessEqual(lines("cnn/cnn.cc"), LINES_BESIDE_MODEL_MAX)
