@@ -51,7 +51,7 @@ bool HasOwnSystemText(absl::string_view text) {
   return false;
 }
 
-// What the template `text` writes and the one called `name` does not.
+// Names what the template `text` writes and the one called `name` does not.
 std::string LeftOutOf(absl::string_view text, absl::string_view name) {
   std::vector<std::string> parts;
   if (name == "chatml" && HasOwnSystemText(text)) {

@@ -30,7 +30,7 @@ TEST(TemplateOf, KnowsTheFormOfTheModelsOwnTemplate) {
                      R"({"name": "default", "template": "<|im_start|>"}]})",
                      ""}),
             "chatml");
-  // What these write besides: SmolLM2, Qwen3 and Llama 3.2.
+  // SmolLM2, Qwen3 and Llama 3.2 write more than that.
   EXPECT_EQ(name_of({"", "{{ '<|im_start|>system\\nYou are a helpful AI assistant named S' }}"}),
             "chatml: a system text where a sample has none");
   EXPECT_EQ(name_of({"", "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>' }}"

@@ -151,8 +151,8 @@ TEST(TokenizerTest, TemplatesThatDoNotStandAroundATextAreRefused) {
        {std::string(), text + text, std::string(R"({"Sequence": {"id": "B", "type_id": 0}},)")}) {
     EXPECT_THAT(ErrorOf(text, other).message(), HasSubstr("does not stand once")) << other;
   }
-  // Of two that add tokens, `tokenizers` lets the second one take what the first one made for a
-  // pair. ByteLevel adds none.
+  // The second of two that add tokens takes, in `tokenizers`, the first one's tokens for a pair of
+  // texts. ByteLevel adds none.
   const std::string first = R"("post_processor": {"type": "TemplateProcessing",)";
   const auto behind = [&](const std::string& another) {
     const std::string both =
