@@ -100,8 +100,8 @@ std::vector<Piece> ChatMl(const Conversation& conversation, bool is_qwen) {
 // REQUIRES: `text` is UTF-8.
 absl::string_view WithoutBlanksAround(absl::string_view text) {
   const CharClasses& classes = CharClasses::Get();
-  size_t begin = text.size();  // Of the first character that is no blank.
-  size_t end = 0;              // Behind the last one.
+  size_t begin = text.size();  // The first character that is no blank stands here.
+  size_t end = 0;              // The last one ends here.
   for (size_t i = 0; i < text.size();) {
     const size_t at = i;
     const uint32_t c = NextCodePoint(text, &i);

@@ -221,8 +221,12 @@ TEST(TokenizerTest, ATokenWhoseTextAnotherHasTakenIsNone) {
   for (const bool takes : {false, true}) {
     Json json = *ParseJson(SmallTokenizerJson(), "small.json");
     json["added_tokens"][1]["rstrip"] = true;
-    json["added_tokens"].push_back({{"id", 263}, {"content", "  "}, {"single_word", false},
-                                    {"lstrip", takes}, {"rstrip", false}, {"normalized", true},
+    json["added_tokens"].push_back({{"id", 263},
+                                    {"content", "  "},
+                                    {"single_word", false},
+                                    {"lstrip", takes},
+                                    {"rstrip", false},
+                                    {"normalized", true},
                                     {"special", false}});
     const auto tokenizer = TokenizerFromJson(DumpJson(json), "x.json");
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
