@@ -27,7 +27,7 @@ DEEPSEEK = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
 CLASSES = (r"\w", r"[^\W\d_]+|\p{Han}", r"\b.", r"\w+|[^\w\s]+", r"\d+", r"[\w]+", r"\W+", r"[\W]+", r"[\D]+",
            r"[\P{L}]+", r"\B.", r"\P{Han}+", r"\p{Lm}+", r"\p{Latin}", r"\p{Cyrillic}", r"\p{Arabic}", r"\p{Greek}",
            r"\p{Hebrew}", r"\p{Hangul}", r"\p{Hiragana}", r"\p{Katakana}", r"\p{Thai}", r"\p{Devanagari}", r"\p{M}",
-           r"\p{P}+", r"\p{S}")
+           r"\p{P}+", r"\p{S}", r"\p{C}+", r"\P{Cn}")
 # tiktoken's own.
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
           r"|\s+(?!\S)|\s")

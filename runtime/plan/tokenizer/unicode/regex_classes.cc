@@ -104,8 +104,12 @@ bool IsWordCharacter(uint32_t code_point) {
 std::string PropertyClass(absl::string_view name, bool negated) {
   if (IsCategory(name)) {
     const std::string added = Added(name);
-    if (negated && !added.empty()) {
-      return Others([&](uint32_t c) { return absl::StartsWith(kCategories[CategoryOf(c)], name); });
+    // Characters that PCRE2 does not know yet are unassigned to it.
+    const bool has_unassigned = absl::StartsWith("Cn", name);
+    if (has_unassigned || (negated && !added.empty())) {
+      return Others([&](uint32_t c) {
+        return absl::StartsWith(kCategories[CategoryOf(c)], name) == negated;
+      });
     }
     return absl::StrCat(negated ? "\\P{" : "\\p{", name, "}", added);
   }

@@ -59,6 +59,10 @@ TEST(RegexTest, ClassesHaveTheMembersOfUnicode16) {
   EXPECT_EQ(Matches("\\d", text), digit + "|");
   EXPECT_EQ(Matches("[\\D]+", text), "a\u0301|-\u00b2 \u24b6.|");
   EXPECT_EQ(Matches("[\\P{Nd}]+", text), "a\u0301|-\u00b2 \u24b6.|");
+  // U+0378 is unassigned.
+  EXPECT_EQ(Matches("\\p{Cn}", digit + "\u0378"), "\u0378|");
+  EXPECT_EQ(Matches("[\\p{C}]", digit + "\u0378\n"), "\u0378|\n|");
+  EXPECT_EQ(Matches("[\\P{Cn}]+", digit + "\u0378\n"), digit + "|\n|");
   EXPECT_EQ(Matches("\\b.", digit + "-a"), digit + "|-|a|");
   EXPECT_EQ(Matches("\\B.", digit + "ab-"), "a|b|");
   // U+3001 is a comma that scripts share, U+31350 is of Unicode 15.
