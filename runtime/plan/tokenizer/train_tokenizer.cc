@@ -1,6 +1,7 @@
 #include "runtime/plan/tokenizer/train_tokenizer.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -152,6 +153,22 @@ std::vector<std::string> BytesOfSymbols(const std::vector<BpeMerge>& merges) {
   return symbols;
 }
 
+// A special token that was learned too would be one text with two ids, which no reader takes.
+absl::Status CheckNotLearned(const std::vector<BpeMerge>& merges,
+                             const std::vector<std::string>& special_tokens) {
+  const std::vector<std::string> symbols = BytesOfSymbols(merges);
+  for (const std::string& token : special_tokens) {
+    const std::optional<std::string> bytes = BytesOfLetters(token);
+    if (bytes.has_value() && std::find(symbols.begin(), symbols.end(), *bytes) != symbols.end()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the special token \"%s\" is one that the text has taught as well; choose a text that is "
+          "no word, such as <|%s|>",
+          token, token));
+    }
+  }
+  return absl::OkStatus();
+}
+
 Json PreTokenizerJson(const std::string& pattern) {
   Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
   bytes["use_regex"] = pattern == "gpt2";
@@ -231,6 +248,7 @@ absl::StatusOr<TrainTokenizerReport> TrainTokenizer(const NextDocument& next,
   const size_t merges_max =
       static_cast<size_t>(options.vocab_size) - 256 - options.special_tokens.size();
   const std::vector<BpeMerge> merges = LearnMerges(words, merges_max, options.min_frequency);
+  DT_RETURN_IF_ERROR(CheckNotLearned(merges, options.special_tokens));
   report.vocab_size = static_cast<int64_t>(256 + merges.size() + options.special_tokens.size());
   Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"clean_up_tokenization_spaces", false}};

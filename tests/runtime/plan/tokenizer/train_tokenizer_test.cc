@@ -77,6 +77,9 @@ TEST(TrainTokenizerTest, OptionsThatCannotBeAreRefused) {
   EXPECT_THAT(error({.pattern = "cl100k"}), HasSubstr("known are gpt2, llama3"));
   EXPECT_THAT(error({.special_tokens = {"<a>", "<a>"}}), HasSubstr("given once"));
   EXPECT_THAT(error({.min_frequency = 0}), HasSubstr("the least frequency is 0"));
+  EXPECT_THAT(error({.special_tokens = {"<a>", "text"}, .min_frequency = 1}),
+              HasSubstr("the special token \"text\" is one that the text has taught as well"));
+  EXPECT_FALSE(FileExists(folder.path() + "/tokenizer.json"));
   EXPECT_THAT(TrainTokenizer(From({""}), {}, folder.path()).status().message(),
               HasSubstr("there is no text to learn from: 1 documents have 0 bytes"));
 }
