@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 
 namespace dtrain::plan {
@@ -65,10 +66,16 @@ bool HasLines(absl::string_view name) {
          absl::EndsWith(plain, ".json") || absl::EndsWith(name, kParquetEnding);
 }
 
+// A text from its first character on, behind blanks and the mark of UTF-8 that some programs write.
+absl::string_view FromFirstCharacter(absl::string_view text) {
+  absl::ConsumePrefix(&text, "\xEF\xBB\xBF");
+  return absl::StripLeadingAsciiWhitespace(text);
+}
+
 // Whether a text begins with the first line of an object that is written over several, as the
 // settings of programs are. No line of JSONL is so.
 bool IsSpreadObject(absl::string_view text) {
-  const absl::string_view begun = absl::StripLeadingAsciiWhitespace(text);
+  const absl::string_view begun = FromFirstCharacter(text);
   return absl::StripAsciiWhitespace(begun.substr(0, begun.find('\n'))) == "{";
 }
 
@@ -227,8 +234,7 @@ absl::Status ChunkReader::OpenSource() {
   }
   if (source.path == kStandardInput) {
     DT_RETURN_IF_ERROR(Fill());
-    const size_t first = carry_.find_first_not_of(" \t\r\n");
-    has_lines_ = first != std::string::npos && carry_[first] == '{';
+    has_lines_ = absl::StartsWith(FromFirstCharacter(carry_), "{");
   }
   return absl::OkStatus();
 }

@@ -132,6 +132,19 @@ TEST_F(TextSourcesTest, SettingsOfProgramsInAFolderAreTexts) {
   EXPECT_EQ(Rest(found->sources, 3, 1).first, settings + settings) << "the text was read before";
 }
 
+TEST_F(TextSourcesTest, TheMarkOfUtf8HidesNoSettings) {
+  Write("m/a.json", "\xEF\xBB\xBF{\n  \"name\": \"program\"\n}\n");
+  Write("m/b.json", "\xEF\xBB\xBF{\"text\": \"one\"}\n");
+  const auto found = FindSources({folder_.path() + "/m"}, {});
+  ASSERT_TRUE(found.ok());
+  ChunkReader reader(found->sources, 0, 0);
+  for (const bool has_lines : {false, true}) {
+    const auto chunk = reader.Next();
+    ASSERT_TRUE(chunk.ok() && chunk->has_value()) << chunk.status();
+    EXPECT_EQ((*chunk)->has_lines, has_lines) << (*chunk)->source;
+  }
+}
+
 TEST_F(TextSourcesTest, AFileOfAFolderThatIsNoTextIsARecordOfItsOwn) {
   Write("d/a.docx", "PK\x03\x04 and what a document holds");
   Write("d/b.npy", "\x93NUMPY\x01");
