@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "runtime/plan/data/token_mask.h"
 #include "runtime/plan/tokenizer/unicode/char_classes.h"
@@ -118,12 +119,18 @@ std::vector<Piece> Llama3(const Conversation& conversation) {
   pieces.Special("<|begin_of_text|>");
   for (const Turn& said : conversation.turns) {
     const bool trained = said.role == Role::kAssistant;
+    const bool is_tool = said.role == Role::kTool;  // Llama 3.1 writes what it says as JSON.
     pieces.Special("<|start_header_id|>");
-    pieces.Text(said.role == Role::kTool ? "ipython" : RoleName(said.role));
+    pieces.Text(is_tool ? "ipython" : RoleName(said.role));
     pieces.Special("<|end_header_id|>");
     pieces.Text("\n\n");
     std::string storage;
-    pieces.Text(WithoutBlanksAround(RepairedUtf8(said.content, &storage)), trained);
+    const absl::string_view text = RepairedUtf8(said.content, &storage);
+    if (is_tool) {
+      pieces.Text(DumpJson(Json(std::string(text))));
+    } else {
+      pieces.Text(WithoutBlanksAround(text), trained);
+    }
     pieces.Special("<|eot_id|>", trained);
   }
   return pieces.Take();

@@ -86,6 +86,13 @@ TEST(ChatTemplateTest, Llama3StripsTextsAndBeginsOnce) {
                                HasSubstr("\n\n[a b\u00e9<|eot_id|>]")));
 }
 
+TEST(ChatTemplateTest, LlamasToolsSpeakJson) {
+  const Conversation tool{{{Role::kTool, " \"\u00e9\"\n"}, {Role::kAssistant, "a"}}, ""};
+  EXPECT_THAT(Marked(ChatTemplate::kLlama3, tool),
+              HasSubstr("<|start_header_id|>ipython<|end_header_id|>\n\n"
+                        "\" \\\"\u00e9\\\"\\n\"<|eot_id|><|start_header_id|>assistant"));
+}
+
 TEST(ChatTemplateTest, AlpacaHasAPlaceForTheInput) {
   EXPECT_EQ(Marked(ChatTemplate::kAlpaca, kPair),
             "Below is an instruction that describes a task. Write a response that appropriately "
