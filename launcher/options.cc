@@ -113,7 +113,7 @@ void AddHiddenFlags(CLI::App& app, Raw& raw) {
   hidden("--numa-binding", raw.numa_binding);
   app.add_flag("--standalone", raw.standalone, "")->group("");
   app.add_flag("--no-python", raw.no_python, "")->group("");
-  app.add_flag("--bind-cores", raw.bind, "")->group("")->excludes("--no-bind");
+  app.add_flag("--bind-cores", raw.bind, "")->group("");
 }
 
 void AddReuseFlags(CLI::App& app, Raw& raw, LaunchOptions& options) {
@@ -358,6 +358,9 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
   options.reuse = !raw.no_reuse;
   if (options.reserve && raw.no_reuse) {
     return absl::InvalidArgumentError("--reserve and --no-reuse contradict each other");
+  }
+  if (raw.bind && raw.no_bind) {
+    return absl::InvalidArgumentError("--bind-cores and --no-bind contradict each other");
   }
   if (!options.hosts.hostfile.empty()) {
     return absl::OkStatus();  // The rest is about one node.

@@ -50,7 +50,7 @@ TEST(ParseLaunch, KeepsAProcessInReserveIfToldTo) {
   EXPECT_THAT(Bad({"--reserve", "--no-reuse", "--max-restarts", "1", "p"}),
               HasSubstr("--reserve and --no-reuse contradict each other"));
   EXPECT_THAT(Bad({"--bind_cores_to_rank", "--no-bind", "p"}),
-              HasSubstr("--bind-cores excludes --no-bind"));
+              HasSubstr("--bind-cores and --no-bind contradict each other"));
 }
 
 TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
