@@ -176,7 +176,9 @@ int Launch::Run() {
       code = ExitCodeFor(result.status());
       break;
     }
-    const int64_t reached = std::max(session_.reporter()->ReadDurableStep(), result->durable_step);
+    // An attempt may end before node 0 has told of its step; an earlier one has told then.
+    const int64_t reached =
+        std::max({checkpoint_, session_.reporter()->ReadDurableStep(), result->durable_step});
     without_progress_ = reached > checkpoint_ ? 0 : without_progress_ + 1;
     checkpoint_ = reached;
     code = AfterFailure(*result, attempt);
