@@ -43,8 +43,8 @@ struct StepTimes {
 
 // How long a rank may be without progress (docs/FAILURES.md), as its configuration says.
 struct HangLimits {
-  // comm.hang_timeout_s; 0: nothing is detected; below 0: the limit is learnt from the steps, and is
-  // never below the number without its sign.
+  // comm.hang_timeout_s; 0: nothing is detected; below 0: the limit is learnt from the steps, and
+  // is never below the number without its sign.
   double fixed_s = 0;
   double patience_s = 0;  // The longest pause of the program, the network or a disk.
   double slow_s = 0;      // The longest start, save or evaluation.

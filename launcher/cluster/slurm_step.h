@@ -30,7 +30,7 @@ Environment StepEnvironment(const Environment& environment);
 std::string DescribeStep(const StepRequest& request, const std::string& srun,
                          const std::string& dtrain);
 
-// That text for this machine. Errors: the program or srun is not there.
+// The same text for this machine. Errors: the program or srun is not there.
 absl::StatusOr<std::string> PlanSlurmStep(const StepRequest& request);
 
 // Blocks until the step has ended and gives its exit code: srun's, which is the highest of all

@@ -1,6 +1,6 @@
-// Tells the people who run a job why an attempt failed: on the console, with the last lines that the
-// first failed rank wrote, and in a report in the run directory (records/post_mortem.h). Used by the
-// supervisor's thread.
+// Tells the people who run a job why an attempt failed: on the console, with the last lines that
+// the first failed rank wrote, and in a report in the run directory (records/post_mortem.h). Used
+// by the supervisor's thread.
 #pragma once
 
 #include <cstddef>

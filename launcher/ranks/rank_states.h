@@ -1,5 +1,6 @@
-// Keeps the last words of this node's ranks about themselves, which come over the agent's socket, for
-// their ends and for `dtrain status` (launcher/jobs/job_status.h reads the rows). Not thread-safe.
+// Keeps the last words of this node's ranks about themselves, which come over the agent's socket,
+// for their ends and for `dtrain status` (launcher/jobs/job_status.h reads the rows). Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
