@@ -16,7 +16,7 @@ SETS = ("train_steps=100000000", "deterministic=true", "checkpoint.interval=20",
         "checkpoint.journal=async", "checkpoint.journal_share=1", "metrics.tensorboard=false", "eval_interval=0",
         'sample={"bytes":0}')
 STRESS_PER_CORE = 2
-DISK_MB, DISK_MB_PER_MINUTE = 96, 4
+DISK_MB, DISK_MB_PER_MINUTE = 96, 12
 STEPS_LEAST_PER_S = 2  # A job without faults that is slower is stuck.
 
 
