@@ -98,12 +98,12 @@ absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storag
   FileChecksummer checksummer;
   const auto write = [&]() -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto created, to.CreateFile(path, opened->bytes(), AccessOf(file)));
-    DT_RETURN_IF_ERROR(
-        GiveFile(*opened, [&](absl::Span<const std::byte> block) -> absl::Status {
-          DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
-          checksummer.Add(block);
-          return created->Append(block);
-        }));
+    const auto append = [&](absl::Span<const std::byte> block) -> absl::Status {
+      DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+      checksummer.Add(block);
+      return created->Append(block);
+    };
+    DT_RETURN_IF_ERROR(GiveFile(*opened, append));
     return created->Finish();
   };
   absl::Status status = write();
