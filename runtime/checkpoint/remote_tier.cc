@@ -100,9 +100,12 @@ absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Job& job, Storage& 
         ", the folder of the checkpoints themselves; name another place, or leave it empty"));
   }
   if (remote != nullptr) {  // A full disk or an outage may pass, and is an alarm of the copies.
+    // With a local tier and no second place, this is the shared folder.
+    const char* const key =
+        job.config().checkpoint_remote().empty() ? "checkpoint.dir" : "checkpoint.remote";
     const absl::Status probed = remote->Probe().status();
     DT_RETURN_IF_ERROR(absl::IsPermissionDenied(probed)
-                           ? Annotate(probed, "checkpoint.remote cannot be written")
+                           ? Annotate(probed, absl::StrCat(key, " cannot be written"))
                            : absl::OkStatus());
   }
   return std::unique_ptr<RemoteTier>(
@@ -291,7 +294,10 @@ absl::Status RemoteTier::RemoveOld(const StepId& copied) {
     first.Update(checkpoint::RemoveCommit(*remote_, id));
     whole_.erase(id);
   }
-  first.Update(checkpoint::RemoveLeftovers(*remote_, copied, std::nullopt, commits));
+  // A newer attempt may be copying by now, also a checkpoint that this one has saved.
+  if (epochs.empty() || epochs.rbegin()->first <= copied.epoch) {
+    first.Update(checkpoint::RemoveLeftovers(*remote_, copied, std::nullopt, commits));
+  }
   return first;
 }
 
