@@ -190,10 +190,8 @@ int64_t TokenCorpus::tokens() const {
 
 absl::Status TokenCorpus::Read(const SampleLocation& sample, int64_t sequence_length,
                                int64_t vocabulary, int64_t* out) const {
-  const TokenFile& file = files_[static_cast<size_t>(sample.file)];
-  const absl::Span<int64_t> tokens(out, static_cast<size_t>(sequence_length + 1));
-  DT_RETURN_IF_ERROR(file.Copy(sample.offset, tokens));
-  return vocabulary > 0 ? file.CheckIds(sample.offset, tokens, vocabulary) : absl::OkStatus();
+  return files_[static_cast<size_t>(sample.file)].Copy(
+      sample.offset, {out, static_cast<size_t>(sequence_length + 1)}, vocabulary);
 }
 
 }  // namespace dtrain::plan

@@ -48,9 +48,8 @@ class TokenCorpus {
   int64_t vocabulary() const { return vocabulary_; }
 
   // The sequence_length + 1 tokens of a sample into `out`. With `vocabulary` > 0 also checks the
-  // ids (error as TokenFile::CheckIds): a loader finds a bad id when it reads it, not hours later
-  // in a gather; errors as TokenFile::Copy too. REQUIRES: `sample` comes from a sampler over
-  // tokens_per_file().
+  // ids: a loader finds a bad id when it reads it, not hours later in a gather. Errors as
+  // TokenFile::Copy. REQUIRES: `sample` comes from a sampler over tokens_per_file().
   absl::Status Read(const SampleLocation& sample, int64_t sequence_length, int64_t vocabulary,
                     int64_t* out) const;
 

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "runtime/plan/data/megatron_index.h"
 #include "runtime/plan/data/raw_tokens.h"
+#include "runtime/plan/data/widen_tokens.h"
 
 namespace dtrain::plan {
 namespace {
@@ -47,30 +48,6 @@ absl::StatusOr<TokenHeader> ParseRaw(absl::string_view head, int64_t file_bytes,
 std::string WithoutHeader(absl::string_view head) {
   const std::string why_not = WhyNotRawU16(head);
   return why_not.empty() ? "raw u16 tokens need data.format nanogpt-u16" : why_not;
-}
-
-template <typename T>
-void WidenFrom(const char* data, absl::Span<int64_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
-    T token{};
-    std::memcpy(&token, data + sizeof(token) * i, sizeof(token));
-    out[i] = static_cast<int64_t>(token);
-  }
-}
-
-// Tokens of 1, 2, 4 or 8 bytes as LibTorch's index type. Each width has a loop of its own, which
-// the compiler turns into vector instructions.
-void Widen(const char* data, int bytes_per_token, absl::Span<int64_t> out) {
-  switch (bytes_per_token) {
-    case 1:
-      return WidenFrom<uint8_t>(data, out);
-    case 2:
-      return WidenFrom<uint16_t>(data, out);
-    case 4:
-      return WidenFrom<uint32_t>(data, out);
-    default:
-      return WidenFrom<uint64_t>(data, out);
-  }
 }
 
 bool IsIndex(const std::string& path, DataStore* store) {
@@ -188,11 +165,13 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, TokenFormat f
   return TokenFile(std::move(file), header);
 }
 
-absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out) const {
+absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out, int64_t vocabulary) const {
   const auto count = static_cast<int64_t>(out.size());
   DT_CHECK(begin >= 0 && begin <= tokens() - count)
       << "tokens [" << begin << ", +" << count << ") of " << tokens() << " in " << path();
-  constexpr int64_t kBlockBytes = 16384;
+  // A block stays in the core's own cache until its ids are widened. A row has one id more than
+  // its length, which is mostly a power of two: the last one takes no system call of its own.
+  constexpr int64_t kBlockBytes = 32768 + 64;
   std::array<char, kBlockBytes> block;
   const int width = header_.bytes_per_token;
   for (int64_t done = 0; done < count;) {
@@ -200,29 +179,19 @@ absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out) const {
     const auto bytes = static_cast<size_t>(tokens * width);
     DT_RETURN_IF_ERROR(
         file_.ReadAt(header_.data_offset + (begin + done) * width, {block.data(), bytes}));
-    Widen(block.data(), width, out.subspan(static_cast<size_t>(done), static_cast<size_t>(tokens)));
+    const auto ids = out.subspan(static_cast<size_t>(done), static_cast<size_t>(tokens));
+    if (!WidenTokens(block.data(), width, ids, vocabulary)) {
+      return BeyondVocabulary(begin + done, ids, vocabulary);
+    }
     done += tokens;
   }
   return absl::OkStatus();
 }
 
-absl::Status TokenFile::CheckIds(int64_t begin, absl::Span<const int64_t> ids,
-                                 int64_t vocabulary) const {
-  const auto is_bad = [&](int64_t id) { return id < 0 || id >= vocabulary; };
-  // Nearly always none is. A loop without a branch, in vector instructions, finds that out: an id,
-  // or its distance to the largest one, has the top bit where the id is out of range.
-  const auto largest = static_cast<uint64_t>(vocabulary - 1);
-  uint64_t bits = 0;
-  for (const int64_t id : ids) {
-    bits |= static_cast<uint64_t>(id) | (largest - static_cast<uint64_t>(id));
-  }
-  if ((bits >> 63) == 0) {
-    return absl::OkStatus();
-  }
-  const auto bad = std::find_if(ids.begin(), ids.end(), is_bad);
-  if (bad == ids.end()) {
-    return absl::OkStatus();
-  }
+absl::Status TokenFile::BeyondVocabulary(int64_t begin, absl::Span<const int64_t> ids,
+                                         int64_t vocabulary) const {
+  const auto bad = std::find_if(ids.begin(), ids.end(),
+                                [&](int64_t id) { return id < 0 || id >= vocabulary; });
   const int64_t token = begin + (bad - ids.begin());
   return file_.Bad(absl::StrFormat(
       "token %d (byte %d) is %d, not below the vocabulary of %d; "

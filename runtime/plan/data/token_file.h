@@ -62,20 +62,22 @@ class TokenFile {
   const TokenHeader& header() const { return header_; }
 
   // The tokens [begin, begin + out.size()) as int64, the index type of LibTorch. InvalidArgument
-  // with the file's length then and now when it has been cut since Open; Unavailable when it cannot
-  // be read. REQUIRES: 0 <= begin, begin + out.size() <= tokens().
-  absl::Status Copy(int64_t begin, absl::Span<int64_t> out) const;
+  // with the file's length then and now when it has been cut since Open, and, with `vocabulary` >
+  // 0, naming token offset and id when one is not below it; Unavailable when the file cannot be
+  // read. REQUIRES: 0 <= begin, begin + out.size() <= tokens().
+  absl::Status Copy(int64_t begin, absl::Span<int64_t> out, int64_t vocabulary = 0) const;
   // Says that these tokens will be read soon; as DataFile::WillRead.
   bool WillRead(int64_t begin, int64_t tokens) const {
     const int64_t width = header_.bytes_per_token;
     return file_.WillRead(header_.data_offset + begin * width, tokens * width);
   }
-  // InvalidArgument naming file, token offset and id when one of `ids`, the tokens from `begin` on,
-  // is not below `vocabulary`. Reads nothing.
-  absl::Status CheckIds(int64_t begin, absl::Span<const int64_t> ids, int64_t vocabulary) const;
 
  private:
   TokenFile(DataFile file, const TokenHeader& header) : file_(std::move(file)), header_(header) {}
+  // Names the first of `ids`, the tokens from `begin` on, that is not below `vocabulary`.
+  // REQUIRES: there is one.
+  absl::Status BeyondVocabulary(int64_t begin, absl::Span<const int64_t> ids,
+                                int64_t vocabulary) const;
 
   DataFile file_;
   TokenHeader header_;

@@ -42,8 +42,7 @@ class PrepareCorpusTest : public ::testing::Test {
     const TokenFile file = *TokenFile::Open(out() + "/" + name);
     EXPECT_EQ(file.header().vocabulary, 256);
     std::vector<int64_t> tokens(static_cast<size_t>(file.tokens()));
-    EXPECT_TRUE(file.Copy(0, absl::MakeSpan(tokens)).ok());
-    EXPECT_TRUE(file.CheckIds(0, tokens, 256).ok());
+    EXPECT_TRUE(file.Copy(0, absl::MakeSpan(tokens), 256).ok());
     return {tokens.begin(), tokens.end()};
   }
   TempFolder folder_;

@@ -233,15 +233,37 @@ TEST_F(TokenFileTest, EveryBitFlipOfTheCheckedHeaderIsFound) {
 TEST_F(TokenFileTest, IdBeyondTheVocabularyNamesFileOffsetAndId) {
   const std::string path = Write("a.bin", U16File({1, 2, 300, 4}));
   const TokenFile file = *TokenFile::Open(path);
-  const std::vector<int64_t> tokens = All(file);
-  EXPECT_TRUE(file.CheckIds(0, tokens, 301).ok());
-  EXPECT_TRUE(file.CheckIds(0, absl::MakeSpan(tokens).first(2), 256).ok());
-  const absl::Status status = file.CheckIds(1, absl::MakeSpan(tokens).subspan(1), 256);
+  std::vector<int64_t> tokens(4);
+  EXPECT_TRUE(file.Copy(0, absl::MakeSpan(tokens), 301).ok());
+  EXPECT_TRUE(file.Copy(0, absl::MakeSpan(tokens).first(2), 256).ok());
+  const absl::Status status = file.Copy(1, absl::MakeSpan(tokens).subspan(1), 256);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(status.message()),
             "token file " + path +
                 ": token 2 (byte 1028) is 300, not below the vocabulary of 256; is it of another "
                 "tokenizer?");
+}
+
+// A long row is read in blocks: each width is cut at other tokens, and the rows begin anywhere.
+TEST_F(TokenFileTest, LongRowsAreWholeAndAnyOfTheirIdsIsChecked) {
+  constexpr int64_t kTokens = 70000;
+  for (const int width : {2, 4}) {
+    std::string content = MakeTokenHeader(kTokens, 0, width);
+    for (int64_t i = 0; i < kTokens; ++i) {
+      const auto id = static_cast<uint32_t>(i % 50000);
+      content.append(reinterpret_cast<const char*>(&id), static_cast<size_t>(width));
+    }
+    const TokenFile file = *TokenFile::Open(Write("long.bin", content));
+    for (const int64_t begin : {int64_t{0}, int64_t{1}, int64_t{8207}, int64_t{16417}}) {
+      std::vector<int64_t> row(static_cast<size_t>(kTokens - begin));
+      ASSERT_TRUE(file.Copy(begin, absl::MakeSpan(row), 50000).ok());
+      for (int64_t i = 0; i < kTokens - begin; ++i) {
+        ASSERT_EQ(row[static_cast<size_t>(i)], (begin + i) % 50000) << width << " bytes, " << begin;
+      }
+      EXPECT_THAT(std::string(file.Copy(begin, absl::MakeSpan(row), 49999).message()),
+                  HasSubstr("token 49999 (byte " + std::to_string(1024 + 49999 * width) + ")"));
+    }
+  }
 }
 
 // A longer read than the file has left: in the middle of a page too, where a mapping has zeros.
