@@ -50,8 +50,8 @@ bool WidenOnAnyCpu(const char* bytes, int bytes_per_token, absl::Span<int64_t> o
 }
 
 #if defined(__x86_64__)
-// There is no form with AVX-512: with AVX2 the copy out of the page cache, which comes before, takes
-// nearly all of the time.
+// There is no form with AVX-512: with AVX2 already the copy out of the page cache, which comes
+// before, takes nearly all of the time.
 __attribute__((target("avx2"))) bool WidenByAvx2(const char* bytes, int bytes_per_token,
                                                  absl::Span<int64_t> out, int64_t vocabulary) {
   return WidenWidth(bytes, bytes_per_token, out, vocabulary);
