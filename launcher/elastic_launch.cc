@@ -122,9 +122,9 @@ absl::Status ElasticNodeLaunch::Open() {
   calls_.emplace(endpoint_.host, session_.key());
   DT_RETURN_IF_ERROR(JoinLobby({}));
   first_term_ = lobby_->memory().term;
-  DT_ASSIGN_OR_RETURN(
-      control_, ControlServer::Start(session_.AgentPath(kControlSocket),
-                                     [this](const auto& call) { calls_->Drain(call); }));
+  DT_ASSIGN_OR_RETURN(control_,
+                      ControlServer::Start(session_.AgentPath(kControlSocket),
+                                           [this](const auto& call) { calls_->Drain(call); }));
   session_.ServeNodes([this] { return calls_->Nodes(); });
   session_.Register(session_.run_id());
   return absl::OkStatus();

@@ -104,8 +104,9 @@ absl::StatusOr<std::string> LocalPlaceOf(std::string path) {
   DT_ASSIGN_OR_RETURN(path, PlaceOf(std::move(path)));
   if (IsS3Url(path)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is in an object store; give a path of this machine. Checkpoints are "
-                           "copied to and from object stores by dtrain checkpoint copy"));
+        absl::StrCat(path,
+                     " is in an object store; give a path of this machine. Checkpoints are "
+                     "copied to and from object stores by dtrain checkpoint copy"));
   }
   return path;
 }

@@ -64,9 +64,9 @@ absl::Status CheckIndex(const Manifest& manifest, size_t file, uint64_t data_beg
   }
   return header.data_begin == data_begin
              ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat(
-                   display_name, ": its tensors begin at byte ", header.data_begin,
-                   ", those of the manifest at ", data_begin));
+             : absl::InvalidArgumentError(absl::StrCat(display_name, ": its tensors begin at byte ",
+                                                       header.data_begin,
+                                                       ", those of the manifest at ", data_begin));
 }
 
 }  // namespace
@@ -150,8 +150,7 @@ absl::Status Checkpoint::NoteDamage(const absl::Status& status) {
   return status;
 }
 
-absl::StatusOr<bool> Checkpoint::CheckHeader(size_t file,
-                                             absl::Span<const std::byte> begin) const {
+absl::StatusOr<bool> Checkpoint::CheckHeader(size_t file, absl::Span<const std::byte> begin) const {
   const absl::string_view text(reinterpret_cast<const char*>(begin.data()), begin.size());
   const uint64_t file_bytes = manifest_.files[file].checksum.bytes;
   const std::string display_name = storage_.DisplayName(PathOf(file));

@@ -133,8 +133,8 @@ class BlockPass {
       return damage;
     }
     const std::lock_guard one_at_a_time(repair_mutex_);
-    DT_RETURN_IF_ERROR(VerifyFile(from_.storage(), from_.PathOf(job.file), ChecksumOf(job.file),
-                                  Verify::kHashes));
+    DT_RETURN_IF_ERROR(
+        VerifyFile(from_.storage(), from_.PathOf(job.file), ChecksumOf(job.file), Verify::kHashes));
     const std::lock_guard lock(mutex_);
     openings_[job.opening].opened = nullptr;
     return absl::OkStatus();

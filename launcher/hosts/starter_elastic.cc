@@ -72,7 +72,8 @@ void Starter::TryAgain(size_t node) {
   HostLink& link = links_[node];
   comebacks_[node].retry.reset();
   if (StaysOut(ends_[node])) {
-    Say(absl::StrFormat("host %s stays out: its launcher has ended with exit code %d; mend what it "
+    Say(
+        absl::StrFormat("host %s stays out: its launcher has ended with exit code %d; mend what it "
                         "says, and start the job again to have the host in it",
                         link.plan().host, ends_[node].code));
     return;

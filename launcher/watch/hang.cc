@@ -25,8 +25,8 @@ double StrictLimit(const RankView& view, const StepStatistics& steps) {
     return std::max(view.limits.slow_s, kHangFloorSeconds);
   }
   const double learnt_min_s = -view.limits.fixed_s;
-  return std::max({kHangFloorSeconds, learnt_min_s, kHangFactor * steps.p99_s,
-                   kPauseFactor * steps.pause_s});
+  return std::max(
+      {kHangFloorSeconds, learnt_min_s, kHangFactor * steps.p99_s, kPauseFactor * steps.pause_s});
 }
 
 double PatientLimit(const RankView& view, const StepStatistics& steps) {

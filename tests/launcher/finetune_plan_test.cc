@@ -33,8 +33,9 @@ TEST(TemplateOf, KnowsTheFormOfTheModelsOwnTemplate) {
   // SmolLM2, Qwen3 and Llama 3.2 write more than that.
   EXPECT_EQ(name_of({"", "{{ '<|im_start|>system\\nYou are a helpful AI assistant named S' }}"}),
             "chatml: a system text where a sample has none");
-  EXPECT_EQ(name_of({"", "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>' }}"
-                         "{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning }}"}),
+  EXPECT_EQ(name_of({"",
+                     "{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>' }}"
+                     "{{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning }}"}),
             "chatml: <think> blocks");
   EXPECT_EQ(name_of({"", "<|start_header_id|>{{- 'Cutting Knowledge Date: December 2023' }}"}),
             "llama3: dates in the system text");

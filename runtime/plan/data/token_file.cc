@@ -190,8 +190,8 @@ absl::Status TokenFile::Copy(int64_t begin, absl::Span<int64_t> out, int64_t voc
 
 absl::Status TokenFile::BeyondVocabulary(int64_t begin, absl::Span<const int64_t> ids,
                                          int64_t vocabulary) const {
-  const auto bad = std::find_if(ids.begin(), ids.end(),
-                                [&](int64_t id) { return id < 0 || id >= vocabulary; });
+  const auto bad =
+      std::find_if(ids.begin(), ids.end(), [&](int64_t id) { return id < 0 || id >= vocabulary; });
   const int64_t token = begin + (bad - ids.begin());
   return file_.Bad(absl::StrFormat(
       "token %d (byte %d) is %d, not below the vocabulary of %d; "

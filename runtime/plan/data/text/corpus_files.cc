@@ -255,16 +255,16 @@ absl::StatusOr<WrittenSplit> WriteSplitFiles(const SpoolRange& range, const std:
 
 absl::Status PublishFiles(const std::vector<WrittenSplit>& splits,
                           const std::vector<std::string>& names, const std::string& folder) {
-  // All earlier files go first, so that a crash leaves no tokens of one preparation beside the mask,
-  // the shards or the description (corpus.json, which is written last) of another.
+  // All earlier files go first, so that a crash leaves no tokens of one preparation beside the
+  // mask, the shards or the description (corpus.json, which is written last) of another.
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string file = entry.path().filename().string();
     const std::string path = absl::StrCat(folder, "/", file);
-    const bool is_ours =
-        file == "corpus.json" ||
-        std::any_of(names.begin(), names.end(),
-                    [&](const std::string& name) { return IsOfSplit(file, name); });
+    const bool is_ours = file == "corpus.json" ||
+                         std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+                           return IsOfSplit(file, name);
+                         });
     if (is_ours && unlink(path.c_str()) != 0) {
       return ErrnoStatus(errno, absl::StrCat("cannot remove the earlier ", path));
     }

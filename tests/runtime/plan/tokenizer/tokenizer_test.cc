@@ -174,10 +174,8 @@ absl::Status ReadWithMetaspace(const char* scheme, const char* normalizer, bool 
                                bool by_token) {
   Json json = *ParseJson(SmallTokenizerJson(), "small.json");
   json["normalizer"] = *ParseJson(normalizer, "normalizer");
-  const Json metaspace = {{"type", "Metaspace"},
-                          {"replacement", "_"},
-                          {"prepend_scheme", scheme},
-                          {"split", true}};
+  const Json metaspace = {
+      {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", true}};
   const Json digits = {{"type", "Digits"}, {"individual_digits", true}};
   const Json stages = by_stage ? Json::array({digits, metaspace}) : Json::array({metaspace});
   json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", stages}};

@@ -250,7 +250,8 @@ TEST_F(PrepareTextTest, ALimitStopsAndShardsDivide) {
 }
 
 TEST_F(PrepareTextTest, BeforeFilesAppearNothingOfAnEarlierPreparationIsThere) {
-  for (const char* const name : {"train-00000.bin", "val.bin", "val.bin.mask", "corpus.json", "x"}) {
+  for (const char* const name :
+       {"train-00000.bin", "val.bin", "val.bin.mask", "corpus.json", "x"}) {
     Write(std::string("out/") + name, "earlier");
   }
   ASSERT_TRUE(PublishFiles({}, {"train", "val"}, Out()).ok());
