@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::Duration kLong = absl::Seconds(30);
 
@@ -42,6 +43,16 @@ class LobbyTest : public ::testing::Test {
       stop = agent.TakeStop(attempt);
     }
     return stop;
+  }
+
+  // The agent's health, once that is not OK.
+  static absl::Status AwaitIllness(const LobbyAgent& agent) {
+    for (const Deadline deadline = Deadline::After(kLong);
+         agent.health().ok() && !deadline.Expired();) {
+      pollfd entry{agent.poll_fd(), POLLIN, 0};
+      poll(&entry, 1, deadline.PollTimeoutMs());
+    }
+    return agent.health();
   }
 
   std::unique_ptr<Coordinator> Start() const {
@@ -236,12 +247,7 @@ TEST_F(LobbyTest, ACoordinatorThatDoesNotComeBackIsNamedWithTheTime) {
   join.patience = absl::Milliseconds(300);
   const auto agent = *LobbyAgent::Join(join, [] { return 0; });
   coordinator_.reset();
-  for (const Deadline deadline = Deadline::After(kLong);
-       agent->health().ok() && !deadline.Expired();) {
-    pollfd entry{agent->poll_fd(), POLLIN, 0};
-    poll(&entry, 1, deadline.PollTimeoutMs());
-  }
-  EXPECT_EQ(agent->health().message(),
+  EXPECT_EQ(AwaitIllness(*agent).message(),
             "node 0, which has the job's coordinator, is lost and has not come back within 300ms");
 }
 
@@ -252,6 +258,26 @@ TEST_F(LobbyTest, AnOlderCoordinatorThanTheLastOneIsNotFollowed) {
   EXPECT_TRUE(absl::IsFailedPrecondition(agent.status())) << agent.status();
   EXPECT_THAT(std::string(agent.status().message()), HasSubstr("was started before the one"));
   EXPECT_THAT(std::string(agent.status().message()), HasSubstr("set the clock"));
+}
+
+// Another host has become node 0, and its clock is behind.
+TEST_F(LobbyTest, ASuccessorWhoseClockIsBehindIsNotFollowedAndTheMessageSaysByHowMuch) {
+  const auto agent = Join(1);
+  clock_.Advance(absl::Now() - absl::Minutes(90) - clock_.WallTime());
+  const comm::Endpoint endpoint = coordinator_->endpoint();
+  coordinator_.reset();
+  const auto successor = *Coordinator::Start({.endpoint = endpoint,
+                                              .key = key_,
+                                              .job = {.nodes_min = 1, .nodes_max = 2},
+                                              .silence = kLong,
+                                              .farewell = absl::ZeroDuration(),
+                                              .clock = clock_});
+  const std::string why(AwaitIllness(*agent).message());
+  EXPECT_THAT(why, HasSubstr("which has the job's coordinator, is lost: the coordinator at "));
+  EXPECT_THAT(why, HasSubstr(endpoint.ToString()));
+  EXPECT_THAT(why, HasSubstr("was started before the one that this node has followed (1h2"));
+  EXPECT_THAT(why, HasSubstr("set the clock if node 0 is on another host than before"));
+  EXPECT_THAT(why, Not(HasSubstr("\n")));
 }
 
 TEST_F(LobbyTest, ACoordinatorOfAnotherVersionIsNotFollowed) {
