@@ -26,17 +26,31 @@
 namespace dtrain::launcher {
 namespace {
 
-// Says where the numbers come from, unless the launcher that started this step has said it.
+// Whether this process speaks to the user before the nodes meet: not where the launcher that
+// started this step has done so.
+bool SpeaksFirst(const LaunchOptions& options) {
+  const bool in_step =
+      options.place.has_value() && options.place->is_slurm && !options.place->starts_step;
+  return !options.quiet &&
+         (!in_step || (options.node_rank == 0 && options.token_file != kTokenOnInput));
+}
+
+void SayFirst(const std::string& text) {
+  std::fprintf(stderr, "dtrain: %s\n", Printable(text).c_str());
+}
+
+// Says where the numbers come from.
 void SayPlace(const LaunchOptions& options) {
-  if (!options.place.has_value() || options.nodes == 1 || options.quiet) {
-    return;
+  if (options.place.has_value() && options.nodes > 1 && SpeaksFirst(options)) {
+    SayFirst(DescribePlace(*options.place, options.nodes, options.node_rank, options.rendezvous));
   }
-  const NodePlace& place = *options.place;
-  const bool in_step = place.is_slurm && !place.starts_step;
-  if (!in_step || (options.node_rank == 0 && options.token_file != kTokenOnInput)) {
-    const std::string line =
-        Printable(DescribePlace(place, options.nodes, options.node_rank, options.rendezvous));
-    std::fprintf(stderr, "dtrain: %s\n", line.c_str());
+}
+
+void SayNotes(const ParsedLaunch& parsed) {
+  if (SpeaksFirst(parsed.options)) {
+    for (const std::string& note : parsed.notes) {
+      SayFirst(note);
+    }
   }
 }
 
@@ -252,6 +266,7 @@ int LaunchCommand(const std::vector<std::string>& arguments, const Environment& 
   if (const absl::Status status = CheckJob(parsed->options); !status.ok()) {
     return Fail(status);
   }
+  SayNotes(*parsed);
   if (!parsed->options.hosts.hostfile.empty()) {
     return StartOnHosts(parsed->options, environment);
   }

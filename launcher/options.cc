@@ -20,6 +20,7 @@
 #include "launcher/nodes/token.h"
 #include "launcher/ranks/signals.h"
 #include "launcher/topology/network_profile.h"
+#include "launcher/torchrun_flags.h"
 
 namespace dtrain::launcher {
 namespace {
@@ -62,7 +63,6 @@ struct Raw {
   std::string nnodes = "1";
   std::string node_rank = "0";
   std::string max_restarts = "0";
-  std::string rdzv_backend;
   std::string rdzv_conf;
   std::string master_addr;
   std::string master_port = "29500";
@@ -72,8 +72,6 @@ struct Raw {
   std::string local_filter;
   std::string stop_grace = "300";
   std::string exit_barrier = "300";
-  std::string monitor_interval;
-  std::string numa_binding;
   bool standalone = false;
   bool no_python = false;
   bool no_bind = false;
@@ -82,38 +80,17 @@ struct Raw {
   bool no_reuse = false;
 };
 
-// This launcher's flag for a name of DeepSpeed's.
-std::string Alias(const std::string& name) {
-  return name == "num-gpus"             ? "nproc-per-node"
-         : name == "num-nodes"          ? "nnodes"
-         : name == "bind-cores-to-rank" ? "bind-cores"
-                                        : name;
-}
-
-// The message for flags of other launchers that do not exist here; it says what to use instead.
-std::string WhyRefused(const std::string& name) {
-  if (name == "launcher" || name == "no-ssh") {
-    return "hosts of --hostfile are started over ssh; under srun, mpirun or torchrun start the "
-           "program itself, and without any of them run one `dtrain launch --nnodes N --node-rank "
-           "R --rdzv-endpoint HOST:PORT --token-file F` on each node";
-  }
-  return name == "module" || name == "m" ? "ranks are programs; name a Python module as: python -m"
-                                         : "";
-}
-
 // Flags of torchrun and DeepSpeed that --help does not show.
 void AddHiddenFlags(CLI::App& app, Raw& raw) {
   const auto hidden = [&app](const char* name, auto& value) {
     app.add_option(name, value, "")->group("");
   };
-  hidden("--rdzv-backend", raw.rdzv_backend);
   hidden("--master-addr", raw.master_addr);
   hidden("--master-port", raw.master_port);
-  hidden("--monitor-interval", raw.monitor_interval);
-  hidden("--numa-binding", raw.numa_binding);
   app.add_flag("--standalone", raw.standalone, "")->group("");
   app.add_flag("--no-python", raw.no_python, "")->group("");
   app.add_flag("--bind-cores", raw.bind, "")->group("");
+  AddTorchrunFlags(app);
 }
 
 void AddReuseFlags(CLI::App& app, Raw& raw, LaunchOptions& options) {
@@ -151,7 +128,7 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   add("--rdzv-id", "NAME", options.rendezvous_id, "Name of the run. Default: random");
   add("--rdzv-conf", "KEY=VALUE", raw.rdzv_conf,
       "join_timeout=SECONDS limits how long to wait for the other nodes, last_call_timeout=SECONDS "
-      "how long MIN of MIN:MAX nodes wait for more; other keys are ignored. Default: "
+      "how long MIN of MIN:MAX nodes wait for more; torchrun's other keys have no effect. Default: "
       "join_timeout=300,last_call_timeout=30");
   add("--local-addr", "ADDRESS", options.local_address,
       "Address at which other nodes reach this one. Default: found automatically");
@@ -228,7 +205,7 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
     const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
     std::string name = argument.substr(dashes, equals - dashes);
     if (dashes == 2) {
-      name = Alias(absl::StrReplaceAll(name, {{"_", "-"}}));
+      name = OwnFlag(absl::StrReplaceAll(name, {{"_", "-"}}));
     }
     if (const std::string why = WhyRefused(name); !why.empty()) {
       return absl::InvalidArgumentError(
@@ -287,15 +264,6 @@ absl::StatusOr<int> Integer(const char* flag, const std::string& text, int low, 
   return value;
 }
 
-absl::StatusOr<absl::Duration> Seconds(const char* flag, const std::string& text) {
-  double seconds = 0;
-  if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s is \"%s\"; allowed: seconds, 0 or more", flag, text));
-  }
-  return absl::Seconds(seconds);
-}
-
 absl::Status ReadNodes(const std::string& text, LaunchOptions& options) {
   const std::vector<std::string> ends = absl::StrSplit(text, ':');
   if (ends.size() > 2) {
@@ -311,24 +279,8 @@ absl::Status ReadNodes(const std::string& text, LaunchOptions& options) {
   return absl::OkStatus();
 }
 
-// Keys of torchrun that dtrain has no use for are ignored.
-absl::Status ReadMeetingTimes(const std::string& pairs, LaunchOptions& options) {
-  for (const auto part : absl::StrSplit(pairs, absl::ByAnyChar(", "), absl::SkipEmpty())) {
-    const std::vector<std::string> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    if (pair.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("--rdzv-conf has \"%s\"; allowed: KEY=VALUE,KEY=VALUE", part));
-    }
-    if (pair[0] == "join_timeout") {
-      DT_ASSIGN_OR_RETURN(options.join_timeout, Seconds("--rdzv-conf join_timeout", pair[1]));
-    } else if (pair[0] == "last_call_timeout") {
-      DT_ASSIGN_OR_RETURN(options.last_call, Seconds("--rdzv-conf last_call_timeout", pair[1]));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) {
+absl::Status Check(const CLI::App& app, const Raw& raw, ParsedLaunch& parsed) {
+  LaunchOptions& options = parsed.options;
   DT_RETURN_IF_ERROR(CheckHostFlags(app, options.hosts));
   DT_RETURN_IF_ERROR(ReadNodes(raw.nnodes, options));
   const bool is_elastic = options.nodes_min < options.nodes;
@@ -341,15 +293,16 @@ absl::Status Check(const CLI::App& app, const Raw& raw, LaunchOptions& options) 
   options.signals = WithOwnSignals(std::move(options.signals), in_slurm);
   DT_ASSIGN_OR_RETURN(options.tee, ParseStreams("--tee", raw.tee));
   DT_RETURN_IF_ERROR(ParseStreams("--redirects", raw.redirects).status());
-  DT_ASSIGN_OR_RETURN(options.stop_grace, Seconds("--stop-grace", raw.stop_grace));
-  DT_ASSIGN_OR_RETURN(options.exit_barrier, Seconds("--exit-barrier", raw.exit_barrier));
+  DT_ASSIGN_OR_RETURN(options.stop_grace, ParseSeconds("--stop-grace", raw.stop_grace));
+  DT_ASSIGN_OR_RETURN(options.exit_barrier, ParseSeconds("--exit-barrier", raw.exit_barrier));
   DT_RETURN_IF_ERROR(RanksOnNode(options.ranks_per_node, 1, 1).status());
   for (const absl::string_view part : absl::StrSplit(raw.local_filter, ',', absl::SkipEmpty())) {
     DT_ASSIGN_OR_RETURN(const int local,
                         Integer("--local-ranks-filter", std::string(part), 0, 65535));
     options.local_filter.push_back(local);
   }
-  DT_RETURN_IF_ERROR(ReadMeetingTimes(raw.rdzv_conf, options));
+  DT_RETURN_IF_ERROR(ReadRendezvousConf(raw.rdzv_conf, parsed));
+  DT_RETURN_IF_ERROR(CheckTorchrunFlags(app, parsed));
   if (!options.network_profile.empty()) {
     DT_RETURN_IF_ERROR(CheckNetworkProfile(options.network_profile));
   }
@@ -444,6 +397,15 @@ absl::StatusOr<StreamChoice> ParseStreams(const std::string& flag, const std::st
   return choice;
 }
 
+absl::StatusOr<absl::Duration> ParseSeconds(const char* flag, const std::string& text) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is \"%s\"; allowed: seconds, 0 or more", flag, text));
+  }
+  return absl::Seconds(seconds);
+}
+
 absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus) {
   if (text == "auto") {
     return gpus > 0 ? gpus : std::max(1, cpus);
@@ -487,7 +449,7 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
     return absl::InvalidArgumentError(error.what());
   }
   DT_RETURN_IF_ERROR(TakePlace(app, split.own, environment, raw, parsed.options));
-  DT_RETURN_IF_ERROR(Check(app, raw, parsed.options));
+  DT_RETURN_IF_ERROR(Check(app, raw, parsed));
   parsed.options.hosts.flags = std::move(flags);
   if (split.program_at >= arguments.size()) {
     return absl::InvalidArgumentError(

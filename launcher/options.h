@@ -61,7 +61,8 @@ struct LaunchOptions {
 
 struct ParsedLaunch {
   LaunchOptions options;
-  std::string help;  // If not empty, print it and end with 0.
+  std::string help;                // If not empty, print it and end with 0.
+  std::vector<std::string> notes;  // Lines for the user about flags that have no effect.
 };
 
 // `arguments` are those after "launch". Errors (InvalidArgument) name the flag, the value and what
@@ -74,5 +75,8 @@ absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus);
 
 // "3" or "0:1,1:2" as torchrun's --tee and --redirects take it.
 absl::StatusOr<StreamChoice> ParseStreams(const std::string& flag, const std::string& text);
+
+// "1.5": seconds, 0 or more.
+absl::StatusOr<absl::Duration> ParseSeconds(const char* flag, const std::string& text);
 
 }  // namespace dtrain::launcher

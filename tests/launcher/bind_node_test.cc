@@ -90,6 +90,21 @@ TEST(LaunchCommand, ADryRunOnThisNodeStartsNothing) {
   EXPECT_FALSE(FileExists(made));
 }
 
+TEST(LaunchCommand, SaysWhichFlagsHaveNoEffectUnlessItIsQuiet) {
+  const auto said_with = [](const std::string& flag) {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(LaunchCommand({"--dry-run", "--no-bind", flag, "--start-method", "fork", "true"},
+                            {{"PATH", "/bin:/usr/bin"}}),
+              0);
+    testing::internal::GetCapturedStdout();
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said_with("--no-tensorboard"),
+            "dtrain: --start-method has no effect: each rank is a program that is started anew\n");
+  EXPECT_EQ(said_with("--quiet"), "");
+}
+
 // Before it starts any host, or srun.
 TEST(LaunchCommand, AReserveThatNobodyWouldTakeIsRefusedAlsoForAllHosts) {
   for (const std::vector<std::string>& flags :

@@ -1,8 +1,10 @@
 #include "launcher/options.h"
 
 #include <csignal>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,6 +14,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 LaunchOptions Good(const std::vector<std::string>& arguments, const Environment& environment = {}) {
   const auto parsed = ParseLaunch(arguments, environment);
@@ -238,7 +242,7 @@ TEST(ParseLaunch, TimesAreSecondsAndHaveTheirDefaults) {
   EXPECT_EQ(defaults.exit_barrier, absl::Seconds(300));
   EXPECT_EQ(defaults.join_timeout, absl::Seconds(300));
   const LaunchOptions chosen = Good({"--stop-grace", "1.5", "--exit-barrier", "0", "--rdzv-conf",
-                                     "other=3, join_timeout=60", "p"});
+                                     "read_timeout=3, join_timeout=60", "p"});
   EXPECT_EQ(chosen.stop_grace, absl::Milliseconds(1500));
   EXPECT_EQ(chosen.exit_barrier, absl::ZeroDuration());
   EXPECT_EQ(chosen.join_timeout, absl::Seconds(60));
@@ -263,6 +267,69 @@ TEST(ParseLaunch, ARangeOfNodesMayHaveSpares) {
 TEST(ParseLaunch, NamesTheNearestFlag) {
   EXPECT_THAT(Bad({"--nproc-per-nod", "2", "p"}), HasSubstr("did you mean --nproc-per-node?"));
   EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown option --zzzzzzzzzzzz"));
+}
+
+std::vector<std::string> Notes(const std::vector<std::string>& arguments,
+                               const Environment& environment = {}) {
+  const auto parsed = ParseLaunch(arguments, environment);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? parsed->notes : std::vector<std::string>{};
+}
+
+TEST(ParseLaunch, NotesFlagsOfTorchrunThatHaveNoEffect) {
+  EXPECT_THAT(Notes({"--rdzv-backend=c10d", "--standalone", "--no-python", "p"}), IsEmpty())
+      << "they say what is done anyway";
+  for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{
+           {"--start-method", "spawn"},
+           {"--start_method", "forkserver"},
+           {"--event-log-handler", "null"},
+           {"--monitor-interval", "0.1"},
+           {"--redirects", "3"},
+           {"--logs-specs", "mine"},
+           {"--duplicate-stdout-filters", "a,b"},
+           {"--duplicate_stderr_filters", ""},
+           {"--numa-binding", "core-complex"}}) {
+    const std::string known = absl::StrReplaceAll(flag, {{"_", "-"}});
+    const auto is_noted = ElementsAre(HasSubstr(absl::StrCat(known, " has no effect: ")));
+    EXPECT_THAT(Notes({flag, value, "p"}), is_noted);
+    EXPECT_THAT(Notes({flag + "=" + value, "p", flag}), is_noted);
+  }
+  EXPECT_THAT(Notes({"-r", "1", "-r", "2", "p"}), SizeIs(1)) << "once";
+  EXPECT_THAT(Notes({"p"}, {{"PET_START_METHOD", "fork"}}), SizeIs(1));
+  EXPECT_THAT(Notes({"--hostfile", "h", "--start-method", "fork", "p"}), SizeIs(1));
+  EXPECT_THAT(Notes({"--rdzv-conf", "is_host=1,join_timeout=3,keep_alive_interval=1", "p"}),
+              ElementsAre(HasSubstr("--rdzv-conf is_host has no effect: "),
+                          HasSubstr("--rdzv-conf keep_alive_interval has no effect: ")));
+}
+
+TEST(ParseLaunch, RefusesFlagsOfTorchrunThatAskForSomethingElse) {
+  EXPECT_THAT(Bad({"--run-path", "/a.py"}),
+              HasSubstr("--run-path is not supported: ranks are programs; start a Python file as"));
+  EXPECT_THAT(Bad({"-m", "a.b"}), HasSubstr("-m is not supported: "));
+  EXPECT_THAT(Bad({"--virtual_local_rank", "p"}),
+              AllOf(HasSubstr("--virtual_local_rank is not supported"), HasSubstr("leave it out")));
+  for (const char* const backend : {"etcd", "etcd-v2", "c10", "static,c10d", ""}) {
+    EXPECT_THAT(Bad({"--rdzv-backend", backend, "p"}),
+                AllOf(HasSubstr(absl::StrCat("--rdzv-backend is \"", backend, "\"; allowed: c10d")),
+                      HasSubstr("it can be left out, as the nodes always meet at node 0")));
+  }
+  EXPECT_THAT(Bad({"--start-method", "thread", "p"}),
+              HasSubstr("--start-method is \"thread\"; allowed: spawn, fork, forkserver; "));
+  EXPECT_THAT(Bad({"--numa-binding", "nodes", "p"}),
+              HasSubstr("--numa-binding is \"nodes\"; allowed: node, socket, exclusive, "));
+  EXPECT_THAT(Bad({"--numa-binding", "node", "--no-bind", "p"}),
+              HasSubstr("--numa-binding and --no-bind contradict each other"));
+  EXPECT_THAT(Bad({"--monitor-interval", "often", "p"}),
+              HasSubstr("--monitor-interval is \"often\"; allowed: seconds"));
+}
+
+TEST(ParseLaunch, NamesTheNearestKeyOfTheRendezvous) {
+  EXPECT_THAT(Bad({"--rdzv-conf", "join_timout=60", "p"}),
+              HasSubstr("--rdzv-conf has the unknown key \"join_timout\"; did you mean "
+                        "join_timeout? Allowed: join_timeout, last_call_timeout"));
+  EXPECT_THAT(Bad({"--rdzv-conf", "join_timeout=60,zzzzzz=1", "p"}),
+              HasSubstr("unknown key \"zzzzzz\"; allowed: join_timeout, last_call_timeout"));
+  EXPECT_THAT(Bad({"--rdzv-conf", "=1", "p"}), HasSubstr("unknown key \"\"; allowed: "));
 }
 
 TEST(ParseLaunch, RefusesBadValuesByName) {

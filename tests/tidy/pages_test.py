@@ -74,7 +74,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_launch_flags_exist(self):
-        code = read("launcher/options.cc") + read("launcher/hosts/host_flags.cc")
+        code = "".join(map(read, ("launcher/options.cc", "launcher/torchrun_flags.cc", "launcher/hosts/host_flags.cc")))
         flags = set(re.findall(r'"(?:-\w,)?(--[a-z-]+)"', code)) | LAUNCH_ALIASES
         wrong = []
         for page in CURRENT_PAGES:
