@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "launcher/hosts/ssh_command.h"
 #include "launcher/machine.h"
 #include "launcher/rank_plan.h"
@@ -46,10 +47,16 @@ JobShape ShapeBeforeStart(const LaunchOptions& options, const NodeBinding& bindi
 }  // namespace
 
 absl::StatusOr<int> RanksHere(const LaunchOptions& options) {
+  int ranks = 0;
   if (options.ranks_by_gpus) {
-    return std::max(1, options.place->gpus >= 0 ? options.place->gpus : GpuCount());
+    ranks = std::max(1, options.place->gpus >= 0 ? options.place->gpus : GpuCount());
+  } else {
+    DT_ASSIGN_OR_RETURN(ranks, RanksOnNode(options.ranks_per_node, CpuCount(), GpuCount()));
   }
-  return RanksOnNode(options.ranks_per_node, CpuCount(), GpuCount());
+  if (options.nodes == 1) {
+    DT_RETURN_IF_ERROR(CheckLocalRanks(options, ranks));
+  }
+  return ranks;
 }
 
 NodeBinding BindNode(const LaunchOptions& options, const Environment& environment, int ranks) {

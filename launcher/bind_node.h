@@ -13,7 +13,8 @@
 
 namespace dtrain::launcher {
 
-// The number of ranks on this node, by --nproc-per-node or by Slurm.
+// The number of ranks on this node, by --nproc-per-node or by Slurm. InvalidArgument also if a flag
+// names a local rank that this node, the only one, does not have.
 absl::StatusOr<int> RanksHere(const LaunchOptions& options);
 
 struct NodeBinding {

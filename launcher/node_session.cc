@@ -182,6 +182,11 @@ absl::Status NodeSession::Prepare() {
   DT_RETURN_IF_ERROR(LogBytesMax(Lookup(environment_, env::kLogBytesMax)).status());
   DT_ASSIGN_OR_RETURN(program_, FindProgram(options_.program, Lookup(environment_, "PATH")));
   DT_ASSIGN_OR_RETURN(local_ranks_, RanksHere(options_));
+  // Nodes may have different numbers of ranks. Whoever started this one has looked at all.
+  const absl::Status named = CheckLocalRanks(options_, local_ranks_);
+  if (!named.ok() && start_ == nullptr && !options_.quiet) {
+    Say(absl::StrCat("no effect on this node: ", named.message()));
+  }
   run_dir_ = RunDirOf(options_);
   DT_RETURN_IF_ERROR(CheckThatNoJobRunsThere());
   DT_RETURN_IF_ERROR(TakeKey());

@@ -426,6 +426,22 @@ absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus) {
   return ranks;
 }
 
+absl::Status CheckLocalRanks(const LaunchOptions& options, int ranks) {
+  const std::string allowed =
+      ranks == 1 ? "1 rank on a node: 0"
+                 : absl::StrFormat("%d ranks on a node: 0 to %d", ranks, ranks - 1);
+  const auto check = [&](const char* flag, int local) {
+    return local < ranks ? absl::OkStatus()
+                         : absl::InvalidArgumentError(absl::StrFormat(
+                               "%s names local rank %d; allowed with %s", flag, local, allowed));
+  };
+  DT_RETURN_IF_ERROR(check("--tee", static_cast<int>(options.tee.by_local.size()) - 1));
+  const std::vector<int>& filter = options.local_filter;
+  return filter.empty()
+             ? absl::OkStatus()
+             : check("--local-ranks-filter", *std::max_element(filter.begin(), filter.end()));
+}
+
 absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& arguments,
                                          const Environment& environment) {
   ParsedLaunch parsed;

@@ -73,6 +73,9 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
 // Number of ranks from --nproc-per-node on a machine with `cpus` and `gpus`.
 absl::StatusOr<int> RanksOnNode(const std::string& text, int cpus, int gpus);
 
+// Whether the local ranks that flags name exist on a node of `ranks` ranks.
+absl::Status CheckLocalRanks(const LaunchOptions& options, int ranks);
+
 // "3" or "0:1,1:2" as torchrun's --tee and --redirects take it.
 absl::StatusOr<StreamChoice> ParseStreams(const std::string& flag, const std::string& text);
 

@@ -1,5 +1,6 @@
 #include "launcher/hosts/host_plan.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -53,6 +54,14 @@ std::vector<Host> InSwitchOrder(const std::vector<Host>& hosts, const SwitchTree
     ordered.push_back(hosts[at]);
   }
   return ordered;
+}
+
+int MostSlots(const std::vector<Host>& hosts) {
+  size_t most = 0;
+  for (const Host& host : hosts) {
+    most = std::max(most, host.slots.size());
+  }
+  return static_cast<int>(most);
 }
 
 std::vector<std::string> OwnAddresses() {
@@ -110,6 +119,7 @@ absl::StatusOr<std::vector<HostPlan>> PlanHosts(const LaunchOptions& options,
   DT_ASSIGN_OR_RETURN(std::vector<Host> hosts, ReadHosts(given));
   DT_ASSIGN_OR_RETURN(const auto switches, ReadSwitches(given.topology_conf));
   hosts = switches.has_value() ? InSwitchOrder(hosts, *switches) : hosts;
+  DT_RETURN_IF_ERROR(CheckLocalRanks(options, MostSlots(hosts)));
   SshOptions ssh;
   ssh.port = given.ssh_port;
   ssh.dtrain = given.dtrain.empty() ? OwnProgram() : given.dtrain;

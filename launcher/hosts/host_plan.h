@@ -22,8 +22,8 @@ struct HostPlan {
   JobMessage job;  // Without the token.
 };
 
-// By node rank. Errors are those of the hostfile, the filters and --export, and of a program that
-// can be on no host.
+// By node rank. Errors are those of the hostfile, the filters and --export, of a local rank that is
+// on no host, and of a program that can be on no host.
 absl::StatusOr<std::vector<HostPlan>> PlanHosts(const LaunchOptions& options,
                                                 const Environment& environment);
 

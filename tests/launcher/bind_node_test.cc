@@ -105,6 +105,25 @@ TEST(LaunchCommand, SaysWhichFlagsHaveNoEffectUnlessItIsQuiet) {
   EXPECT_EQ(said_with("--quiet"), "");
 }
 
+TEST(LaunchCommand, ALocalRankThatNoNodeHasIsRefusedAlsoForAllHosts) {
+  const std::string hosts = testing::TempDir() + "/few_slots";
+  std::ofstream(hosts) << "a slots=1\nb slots=2\n";
+  const auto end_of = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"--dry-run", "--no-bind"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.emplace_back("true");
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const int code = LaunchCommand(words, {{"PATH", "/bin:/usr/bin"}});
+    testing::internal::GetCapturedStdout();
+    return absl::StrCat(code, " ", testing::internal::GetCapturedStderr());
+  };
+  constexpr char kRefused[] = "64 dtrain launch: --tee names local rank 2; allowed with 2 ranks on";
+  EXPECT_THAT(end_of({"--nproc-per-node", "2", "--tee", "2:3"}), HasSubstr(kRefused));
+  EXPECT_THAT(end_of({"--hostfile", hosts, "--tee", "2:3"}), HasSubstr(kRefused));
+  EXPECT_EQ(end_of({"--hostfile", hosts, "--tee", "1:3"}), "0 ") << "host b has it";
+}
+
 // Before it starts any host, or srun.
 TEST(LaunchCommand, AReserveThatNobodyWouldTakeIsRefusedAlsoForAllHosts) {
   for (const std::vector<std::string>& flags :

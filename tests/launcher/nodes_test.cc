@@ -34,6 +34,23 @@ TEST_F(NodesTest, TwoAgentsNumberTheRanksNodeByNode) {
   EXPECT_EQ(rank_1.substr(8), rank_2.substr(8)) << "one run id";
 }
 
+TEST_F(NodesTest, ANodeWithFewerRanksThanTeeNamesSaysSoAndGoesOn) {
+  const std::string endpoint = FreeEndpoint();
+  const auto node = [&](int number, int ranks) {
+    std::vector<std::string> words = Node(number, endpoint, ranks, "echo out $RANK");
+    words.insert(words.begin() + 1, {"--tee", "1:1"});
+    return words;
+  };
+  LaunchedJob second(node(1, 1));
+  LaunchedJob first(node(0, 2));
+  EXPECT_EQ(first.Wait(), 0) << first.Err();
+  EXPECT_EQ(second.Wait(), 0) << second.Err();
+  EXPECT_THAT(first.Out(), HasSubstr("[rank 1] out 1\n"));
+  EXPECT_THAT(first.Err(), Not(HasSubstr("no effect on this node")));
+  EXPECT_THAT(second.Err(), HasSubstr("dtrain: no effect on this node: --tee names local rank 1; "
+                                      "allowed with 1 rank on a node: 0\n"));
+}
+
 TEST_F(NodesTest, AFailureOnOneNodeStopsTheOtherAndBothNameIt) {
   const std::string endpoint = FreeEndpoint();
   const std::string script = "if [ $RANK = 1 ]; then exit 17; fi; sleep 1000";

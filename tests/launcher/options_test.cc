@@ -403,6 +403,20 @@ TEST(ParseStreams, ReadsOneNumberOrOneByLocalRank) {
   }
 }
 
+TEST(CheckLocalRanks, NamesTheFlagAndTheRanksThatThereAre) {
+  const auto error = [](const std::vector<std::string>& flags, int ranks) {
+    std::vector<std::string> words = flags;
+    words.emplace_back("p");
+    return std::string(CheckLocalRanks(Good(words), ranks).message());
+  };
+  EXPECT_EQ(error({"--tee", "3"}, 1), "") << "all ranks";
+  EXPECT_EQ(error({"--tee", "0:1,3:2", "--local-ranks-filter", "3,0"}, 4), "");
+  EXPECT_EQ(error({"--tee", "3:2,0:1"}, 3),
+            "--tee names local rank 3; allowed with 3 ranks on a node: 0 to 2");
+  EXPECT_EQ(error({"--local-ranks-filter", "1,0"}, 1),
+            "--local-ranks-filter names local rank 1; allowed with 1 rank on a node: 0");
+}
+
 TEST(RanksOnNode, CountsTheMachine) {
   EXPECT_EQ(*RanksOnNode("auto", 8, 0), 8);
   EXPECT_EQ(*RanksOnNode("auto", 8, 2), 2);
