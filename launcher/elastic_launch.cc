@@ -98,7 +98,7 @@ absl::Status ElasticNodeLaunch::JoinLobby(const LobbyMemory& memory) {
   const LaunchOptions& options = session_.options();
   LobbyJoin join{endpoint_,
                  session_.key(),
-                 {options.node_rank, HostName(), session_.local_ranks()},
+                 {options.node_rank, HostName(), session_.local_ranks(), options.host_alias},
                  options.join_timeout};
   join.memory = memory;
   DT_ASSIGN_OR_RETURN(std::shared_ptr<LobbyAgent> joined,

@@ -33,6 +33,7 @@ struct LaunchOptions {
   int nodes_min = 1;                   // The same as `nodes`, but for a job that grows and shrinks.
   // Number of this node. In a job that grows and shrinks it may be above `nodes`.
   int node_rank = 0;
+  std::string host_alias;            // This host's name in the hostfile; "": no hostfile.
   std::string ranks_per_node = "1";  // auto, cpu, gpu or a number.
   bool ranks_by_gpus = false;  // Inside Slurm, where no flag says: one for each GPU, otherwise 1.
   std::string rendezvous;      // host:port of node 0's coordinator; "" on one node.

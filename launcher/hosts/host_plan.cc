@@ -150,6 +150,7 @@ absl::StatusOr<std::vector<HostPlan>> PlanHosts(const LaunchOptions& options,
     plan.is_local = IsThisHost(host.name, own_name, own_addresses);
     plan.command = plan.is_local ? LocalCommand(OwnProgram()) : SshCommand(host.name, ssh);
     plan.job = job;
+    plan.job.host = host.name;
     plan.job.node_rank = static_cast<int>(plans.size()) - 1;
     plan.job.ranks = static_cast<int>(host.slots.size());
     if (!AreFirst(host.slots)) {  // As with DeepSpeed, a slot is a GPU of the host.

@@ -94,6 +94,7 @@ absl::StatusOr<LaunchOptions> PrepareNode(const JobMessage& job) {
   options.nodes = job.nodes;
   options.nodes_min = job.nodes_min;
   options.node_rank = job.node_rank;
+  options.host_alias = job.host;
   options.ranks_per_node = absl::StrCat(job.ranks);
   options.quiet = options.quiet || job.node_rank > 0;  // Node 0 speaks for all, but for errors.
   return options;

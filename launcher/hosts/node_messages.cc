@@ -93,6 +93,7 @@ std::string JobMessage::Encode() const {
                        {"arguments", Packed(arguments)},
                        {"environment", Packed(variables)},
                        {"directory", absl::Base64Escape(directory)},
+                       {"host", absl::Base64Escape(host)},
                        {"nodes", nodes},
                        {"nodes_min", nodes_min},
                        {"node_rank", node_rank},
@@ -114,6 +115,7 @@ absl::StatusOr<JobMessage> JobMessage::Parse(absl::string_view text) {
     job.environment[variables[i]] = variables[i + 1];
   }
   job.directory = members.Text("directory");
+  job.host = members.Text("host");
   job.nodes = members.Number("nodes", 1, kNodesMax);
   job.nodes_min = members.Number("nodes_min", 1, job.nodes);
   const bool has_spares = job.nodes_min < job.nodes;

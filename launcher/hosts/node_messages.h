@@ -20,6 +20,7 @@ struct JobMessage {
   std::vector<std::string> arguments;  // The program's, unchanged.
   Environment environment;             // Variables to set.
   std::string directory;               // Working directory.
+  std::string host;                    // The name of the agent's host in the hostfile.
   int nodes = 1;                       // Those that train at most; there may be spares.
   int nodes_min = 1;                   // Less than `nodes`: a job that grows and shrinks.
   int node_rank = 0;

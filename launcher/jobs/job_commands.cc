@@ -272,7 +272,9 @@ int DrainCommand(const std::vector<std::string>& arguments, const Environment& e
       "fewer nodes. Waits until the node has left. Ctrl-C ends the wait, not the drain.",
       "dtrain drain");
   std::string node;
-  app.add_option("NODE", node, "Host name of the node, or its number (--node-rank)")->required();
+  app.add_option("NODE", node,
+                 "Host name of the node, its name in the hostfile, or its number (--node-rank)")
+      ->required();
   JobArguments given;
   given.AddRunDir(app);
   app.footer("Examples:\n  dtrain drain n3\n  dtrain drain 2 runs/gpt");

@@ -15,10 +15,18 @@ namespace dtrain::launcher {
 namespace {
 
 // Whether `target` names the host, with its domain or without.
-bool IsNameOf(absl::string_view target, absl::string_view host) {
+bool IsHost(absl::string_view target, absl::string_view host) {
   return absl::EqualsIgnoreCase(target, host) ||
          absl::EqualsIgnoreCase(target, host.substr(0, host.find('.'))) ||
          absl::EqualsIgnoreCase(target.substr(0, target.find('.')), host);
+}
+
+// Whether `target` is the number of the node, or the name of its host by itself or by the hostfile.
+bool Names(const std::string& target, const ElasticNode& node) {
+  int number = -1;
+  return absl::SimpleAtoi(target, &number)
+             ? node.number == number
+             : IsHost(target, node.host) || (!node.alias.empty() && IsHost(target, node.alias));
 }
 
 }  // namespace
@@ -85,12 +93,10 @@ void CoordinatorState::Take(const LobbyMessage& message, int64_t now_nanos) {
 void CoordinatorState::Drain(const LobbyMessage& message, int64_t now_nanos) {
   std::vector<int> found;
   std::vector<std::string> known;
-  int number = -1;
-  const bool is_number = absl::SimpleAtoi(message.target, &number);
   for (const auto& [id, agent] : agents_) {
     const ElasticNode& node = agent.node;
     known.push_back(node.Name());
-    if (is_number ? node.number == number : IsNameOf(message.target, node.host)) {
+    if (Names(message.target, node)) {
       found.push_back(id);
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status.h"
@@ -19,7 +20,11 @@ int CodeOfStop(int signal) { return signal == SIGINT ? kExitInterrupted : kExitT
 
 }  // namespace
 
-std::string ElasticNode::Name() const { return absl::StrFormat("node %d (host %s)", number, host); }
+std::string ElasticNode::Name() const {
+  const bool has_alias = !alias.empty() && !absl::EqualsIgnoreCase(alias, host);
+  return absl::StrFormat("node %d (host %s%s)", number, host,
+                         has_alias ? absl::StrCat(", ", alias, " in the hostfile") : "");
+}
 
 ElasticJob::ElasticJob(const ElasticOptions& options, int64_t now_nanos)
     : options_(options),

@@ -58,8 +58,10 @@ struct ElasticNode {
   int number = 0;  // --node-rank, by which users name it. Each live node has its own.
   std::string host;
   int ranks = 1;
+  std::string alias = {};  // Its host's name in the hostfile; "": it was started without one.
 
-  std::string Name() const;  // "node 2 (host b)".
+  // "node 2 (host b)", or "node 2 (host b, n2 in the hostfile)" if that is another name.
+  std::string Name() const;
 };
 
 // How an attempt ended on a node.

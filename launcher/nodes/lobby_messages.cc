@@ -31,11 +31,15 @@ absl::StatusOr<size_t> KindOf(const std::array<const char*, N>& names, const Jso
 }
 
 Json ToJson(const ElasticNode& node) {
-  return {{"number", node.number}, {"host", node.host}, {"ranks", node.ranks}};
+  return {
+      {"number", node.number}, {"host", node.host}, {"ranks", node.ranks}, {"alias", node.alias}};
 }
 
 ElasticNode NodeOf(const Json& json) {
-  return {.number = json.at("number"), .host = json.at("host"), .ranks = json.at("ranks")};
+  return {.number = json.at("number"),
+          .host = json.at("host"),
+          .ranks = json.at("ranks"),
+          .alias = json.at("alias")};
 }
 
 Json ToJson(const NodeReport& report) {

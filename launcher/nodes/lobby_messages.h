@@ -26,7 +26,7 @@ struct LobbyMessage {
   int64_t job_term = 0;     // kJoin: as LobbyMemory has it.
   NodeReport report = {};   // kReport.
   int signal = 0;           // kStop.
-  std::string target = {};  // kDrain: the number or the host of a node.
+  std::string target = {};  // kDrain: the number or a name of a node.
 
   std::string Encode() const;
   static absl::StatusOr<LobbyMessage> Parse(absl::string_view text);

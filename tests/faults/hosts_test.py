@@ -377,8 +377,8 @@ class Hosts(EndToEnd):
         result = self.finish(process)
         self.assertEqual(result.code, 0, result.output)
         self.assert_one_line(result.output, "host beta is lost")
-        self.assert_one_line(result.output, "node 1 (host ", ") is lost: the connection of its agent has ended",
-                             "; stopping 1 rank")
+        self.assert_one_line(result.output, "node 1 (host ", ", beta in the hostfile) is lost: the connection of its "
+                             "agent has ended", "; stopping 1 rank")
         self.assert_one_line(result.output, "host beta is back")
         self.assertIn("the job grows from 1 to 2 nodes", result.output)
         with open(f"{self.work}/run/logs/attempt-2/rank-1.out", encoding="utf-8") as file:

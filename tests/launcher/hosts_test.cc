@@ -161,6 +161,7 @@ TEST(JobMessage, CarriesAnyBytes) {
   job.arguments = {"", kHostile, "--"};
   job.environment = {{"A", kHostile}};
   job.directory = "/a b";
+  job.host = "fd00::1";
   job.nodes = 3;
   job.nodes_min = 2;
   job.node_rank = 7;  // A spare.
@@ -173,6 +174,7 @@ TEST(JobMessage, CarriesAnyBytes) {
   EXPECT_EQ(read->arguments, job.arguments);
   EXPECT_EQ(read->environment, job.environment);
   EXPECT_EQ(read->directory, job.directory);
+  EXPECT_EQ(read->host, job.host);
   EXPECT_EQ(read->nodes, 3);
   EXPECT_EQ(read->node_rank, 7);
   EXPECT_EQ(read->nodes_min, 2);
@@ -365,6 +367,7 @@ TEST(PlanHosts, ThisHostIsInNoHostsShare) {
     parents.push_back(plan.place.parent);
   }
   EXPECT_THAT(parents, ElementsAre(-1, -1, -1, 2)) << "b starts c";
+  EXPECT_EQ(plans->back().job.host, "c");
 }
 
 TEST(DescribePlans, NamesTheHostThatStartsAnother) {

@@ -252,10 +252,12 @@ TEST_F(CoordinatorStateTest, ANodeThatIsDrainedHasLeftUntilItComesBack) {
               ElementsAre("0 0 trains", "1 1 trains", "2 2 trains", "-1 7 spare"));
 }
 
-TEST_F(CoordinatorStateTest, AHostIsDrainedByItsNameWithOrWithoutItsDomain) {
+TEST_F(CoordinatorStateTest, AHostIsDrainedByItsNameWithOrWithoutItsDomainOrByThatOfTheHostfile) {
   LobbyMessage join = Join(7, "a7");
   join.node.host = "N7.cluster.local";
-  Take({.messages = {join}});
+  LobbyMessage named = Join(8, "a8");
+  named.node.alias = "10.0.0.8";
+  Take({.messages = {join, named}});
   Orders();
   const auto answer_to = [this](const char* target) {
     Take({.messages = {{.kind = LobbyMessage::Kind::kDrain, .from = "a0", .target = target}}});
@@ -266,9 +268,14 @@ TEST_F(CoordinatorStateTest, AHostIsDrainedByItsNameWithOrWithoutItsDomain) {
     }
     return LobbyOrder();
   };
-  for (const char* const other : {"n", "n7.cluster", "n7.another.net", ""}) {
+  for (const char* const other : {"n", "n7.cluster", "n7.another.net", "10.0.0.7", "10.0", ""}) {
     EXPECT_THAT(answer_to(other).text, HasSubstr("no nodes of the job are")) << other;
   }
+  EXPECT_THAT(answer_to("n").text, HasSubstr("node 7 (host N7.cluster.local), node 8 (host h8, "
+                                             "10.0.0.8 in the hostfile)"));
+  const LobbyOrder by_alias = answer_to("10.0.0.8");
+  EXPECT_EQ(by_alias.code, 0) << by_alias.text;
+  EXPECT_THAT(by_alias.names, ElementsAre("a0", "a8"));
   const LobbyOrder answer = answer_to("n7");
   EXPECT_EQ(answer.code, 0) << answer.text;
   EXPECT_THAT(answer.names, ElementsAre("a0", "a7"));

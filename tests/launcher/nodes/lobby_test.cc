@@ -311,7 +311,7 @@ TEST(CoordinatorOptionsText, IsReadAsItWasWritten) {
 
 TEST(LobbyMessages, AreReadAsTheyWereWritten) {
   LobbyMessage message{.kind = LobbyMessage::Kind::kReport, .from = "node 1 \"x\"\n"};
-  message.node = {3, "host", 8};
+  message.node = {3, "host", 8, "alias"};
   message.report = {
       .attempt = 2, .code = 139, .stop_signal = 15, .durable_step = 7, .cannot_start = true};
   message.report.cause = RankEnd{.rank = 5, .signal = 11};
@@ -321,6 +321,7 @@ TEST(LobbyMessages, AreReadAsTheyWereWritten) {
   const auto read = LobbyMessage::Parse(message.Encode());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->Encode(), message.Encode());
+  EXPECT_EQ(read->node.alias, "alias");
   EXPECT_EQ(read->report.cause->signal, 11);
   EXPECT_TRUE(read->report.cannot_start);
   EXPECT_EQ(read->memory->term, int64_t{1} << 50);
