@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -172,16 +171,6 @@ void AddFlags(CLI::App& app, LaunchOptions& options, Raw& raw) {
   }
 }
 
-std::vector<std::string> FlagNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      names.push_back(name);
-    }
-  }
-  return names;
-}
-
 // The launcher's own arguments, spelt as CLI11 knows them, and the start of the program's.
 struct Split {
   std::vector<std::string> own;
@@ -231,28 +220,6 @@ absl::StatusOr<Split> SplitArguments(const CLI::App& app,
   }
   split.program_at = i;
   return split;
-}
-
-// PET_<FLAG>=value of the environment as flags. The command line comes after them and wins.
-std::vector<std::string> EnvironmentFlags(const CLI::App& app, const Environment& environment) {
-  std::vector<std::string> flags;
-  for (const std::string& name : FlagNames(app)) {
-    const std::string variable =
-        absl::StrCat("PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
-    const auto found = environment.find(variable);
-    if (found == environment.end() || name == "help") {
-      continue;
-    }
-    const bool takes_value =
-        app.get_option_no_throw(absl::StrCat("--", name))->get_items_expected_max() > 0;
-    if (takes_value) {
-      flags.push_back(absl::StrCat("--", name));
-      flags.push_back(found->second);
-    } else if (found->second == "1") {
-      flags.push_back(absl::StrCat("--", name));
-    }
-  }
-  return flags;
 }
 
 absl::StatusOr<int> Integer(const char* flag, const std::string& text, int low, int high) {
@@ -450,7 +417,7 @@ absl::StatusOr<ParsedLaunch> ParseLaunch(const std::vector<std::string>& argumen
   app.footer(kFooter);
   AddFlags(app, parsed.options, raw);
   DT_ASSIGN_OR_RETURN(const Split split, SplitArguments(app, arguments));
-  std::vector<std::string> own = EnvironmentFlags(app, environment);
+  DT_ASSIGN_OR_RETURN(std::vector<std::string> own, EnvironmentFlags(app, environment, parsed));
   own.insert(own.end(), split.own.begin(), split.own.end());
   std::vector<std::string> flags = FlagsForAgents(app, own);
   std::reverse(own.begin(), own.end());  // CLI11 takes its vector from the back.

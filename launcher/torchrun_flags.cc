@@ -5,12 +5,16 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "base/text/nearest.h"
 
@@ -25,6 +29,7 @@ struct Idle {
   bool is_noted = true;      // False: it says what is done anyway.
 };
 
+constexpr char kVariablePrefix[] = "PET_";
 constexpr char kAllInFiles[] = "all output of all ranks is written to files below --log-dir";
 
 constexpr std::array<Idle, 9> kIdle = {{
@@ -67,6 +72,39 @@ absl::Status RefuseKey(const std::string& key) {
       nearest.empty() ? "allowed" : absl::StrCat("did you mean ", nearest, "? Allowed"), allowed));
 }
 
+// The variable that sets a flag.
+std::string VariableOf(const std::string& name) {
+  return absl::StrCat(kVariablePrefix,
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+}
+
+// Whether the variable of a flag without a value sets it.
+absl::StatusOr<bool> IsOn(const std::string& variable, const std::string& value) {
+  if (value == "1") {
+    return true;
+  }
+  return value.empty() || value == "0"
+             ? absl::StatusOr<bool>(false)
+             : absl::InvalidArgumentError(absl::StrFormat("%s is \"%s\"; allowed: 0 or 1", variable,
+                                                          absl::CHexEscape(value)));
+}
+
+// A variable that sets none of `flags` may belong to a flag that is refused, or be misspelt.
+absl::Status CheckVariable(const std::string& variable, const std::string& value,
+                           const std::vector<std::string>& flags, ParsedLaunch& parsed) {
+  const std::string name = absl::StrReplaceAll(
+      absl::AsciiStrToLower(absl::StripPrefix(variable, kVariablePrefix)), {{"_", "-"}});
+  const bool is_off = value.empty() || value == "0";
+  if (const std::string why = WhyRefused(name); !why.empty() && !is_off) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s is not supported: %s", variable, why));
+  }
+  if (const std::string meant = Misspelt(name, flags); !meant.empty()) {
+    parsed.notes.push_back(
+        absl::StrFormat("%s has no effect; did you mean %s?", variable, VariableOf(meant)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string OwnFlag(const std::string& name) {
@@ -91,6 +129,45 @@ std::string WhyRefused(const std::string& name) {
   return name == "virtual-local-rank"
              ? "each rank sees all GPUs of its node and takes that of its LOCAL_RANK; leave it out"
              : "";
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> EnvironmentFlags(const CLI::App& app,
+                                                          const Environment& environment,
+                                                          ParsedLaunch& parsed) {
+  std::vector<std::string> flags;
+  const std::vector<std::string> names = FlagNames(app);
+  for (const std::string& name : names) {
+    const auto found = environment.find(VariableOf(name));
+    if (found == environment.end() || name == "help") {
+      continue;
+    }
+    const std::string flag = absl::StrCat("--", name);
+    if (app.get_option(flag)->get_items_expected_max() > 0) {
+      flags.push_back(flag);
+      flags.push_back(found->second);
+    } else {
+      DT_ASSIGN_OR_RETURN(const bool is_on, IsOn(found->first, found->second));
+      if (is_on) {
+        flags.push_back(flag);
+      }
+    }
+  }
+  for (const auto& [variable, value] : environment) {
+    if (absl::StartsWith(variable, kVariablePrefix)) {
+      DT_RETURN_IF_ERROR(CheckVariable(variable, value, names, parsed));
+    }
+  }
+  return flags;
 }
 
 void AddTorchrunFlags(CLI::App& app) {

@@ -1,11 +1,15 @@
 // Flags of torchrun and DeepSpeed that `dtrain launch` has no use for, or spells in another way.
 // Each is answered by name: taken for the flag that means the same, accepted with a note, or
-// refused with what to do instead. Pure functions.
+// refused with what to do instead. The variables PET_*, by which torchrun's flags can be given too.
+// Pure functions.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/job_env.h"
 #include "launcher/options.h"
 
 namespace CLI {
@@ -19,6 +23,15 @@ std::string OwnFlag(const std::string& name);
 
 // Why the flag `name` of another launcher is refused, and what to use instead; "": it is not.
 std::string WhyRefused(const std::string& name);
+
+// The names of all flags of `app`, without dashes.
+std::vector<std::string> FlagNames(const CLI::App& app);
+
+// PET_<FLAG>=value of the environment as flags, as CLI11 knows them. Appends a note for a variable
+// that looks misspelt. InvalidArgument: a switch has another value than 0 or 1, or is refused.
+absl::StatusOr<std::vector<std::string>> EnvironmentFlags(const CLI::App& app,
+                                                          const Environment& environment,
+                                                          ParsedLaunch& parsed);
 
 // Adds the flags that are accepted and change nothing. --help does not show them. REQUIRES: `app`
 // has all other flags.

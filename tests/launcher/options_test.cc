@@ -29,6 +29,13 @@ std::string Bad(const std::vector<std::string>& arguments, const Environment& en
   return std::string(parsed.status().message());
 }
 
+std::vector<std::string> Notes(const std::vector<std::string>& arguments,
+                               const Environment& environment = {}) {
+  const auto parsed = ParseLaunch(arguments, environment);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? parsed->notes : std::vector<std::string>{};
+}
+
 TEST(ParseLaunch, LeavesTheProgramsArgumentsUntouched) {
   const LaunchOptions options =
       Good({"--nproc-per-node", "2", "./gpt", "c.json", "--nnodes", "--", "--help"});
@@ -70,6 +77,17 @@ TEST(ParseLaunch, TakesDefaultsFromPetVariablesAndLetsTheCommandLineWin) {
   EXPECT_EQ(options.rendezvous, "n0:1");
   EXPECT_TRUE(options.bind_cores);
   EXPECT_FALSE(Good({"p"}, {{"PET_NO_BIND", "1"}}).bind_cores) << "a switch is on with 1";
+}
+
+TEST(ParseLaunch, AnswersPetVariablesThatSetNothing) {
+  EXPECT_THAT(Bad({"p"}, {{"PET_NO_BIND", "true"}}),
+              HasSubstr("PET_NO_BIND is \"true\"; allowed: 0 or 1"));
+  EXPECT_TRUE(Good({"p"}, {{"PET_NO_BIND", ""}}).bind_cores);
+  EXPECT_THAT(Bad({"p"}, {{"PET_RUN_PATH", "1"}}),
+              HasSubstr("PET_RUN_PATH is not supported: ranks are programs"));
+  EXPECT_THAT(Notes({"p"}, {{"PET_RUN_PATH", "0"}, {"PET_TYPE", "1"}, {"PETS", "1"}}), IsEmpty());
+  EXPECT_THAT(Notes({"p"}, {{"PET_NPROC_PER_NOD", "4"}}),
+              ElementsAre("PET_NPROC_PER_NOD has no effect; did you mean PET_NPROC_PER_NODE?"));
 }
 
 const Environment kSlurmJob = {
@@ -269,26 +287,19 @@ TEST(ParseLaunch, NamesTheNearestFlag) {
   EXPECT_THAT(Bad({"--zzzzzzzzzzzz", "p"}), HasSubstr("unknown option --zzzzzzzzzzzz"));
 }
 
-std::vector<std::string> Notes(const std::vector<std::string>& arguments,
-                               const Environment& environment = {}) {
-  const auto parsed = ParseLaunch(arguments, environment);
-  EXPECT_TRUE(parsed.ok()) << parsed.status();
-  return parsed.ok() ? parsed->notes : std::vector<std::string>{};
-}
-
 TEST(ParseLaunch, NotesFlagsOfTorchrunThatHaveNoEffect) {
   EXPECT_THAT(Notes({"--rdzv-backend=c10d", "--standalone", "--no-python", "p"}), IsEmpty())
       << "they say what is done anyway";
-  for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{
-           {"--start-method", "spawn"},
-           {"--start_method", "forkserver"},
-           {"--event-log-handler", "null"},
-           {"--monitor-interval", "0.1"},
-           {"--redirects", "3"},
-           {"--logs-specs", "mine"},
-           {"--duplicate-stdout-filters", "a,b"},
-           {"--duplicate_stderr_filters", ""},
-           {"--numa-binding", "core-complex"}}) {
+  for (const auto& [flag, value] :
+       std::vector<std::pair<std::string, std::string>>{{"--start-method", "spawn"},
+                                                        {"--start_method", "forkserver"},
+                                                        {"--event-log-handler", "null"},
+                                                        {"--monitor-interval", "0.1"},
+                                                        {"--redirects", "3"},
+                                                        {"--logs-specs", "mine"},
+                                                        {"--duplicate-stdout-filters", "a,b"},
+                                                        {"--duplicate_stderr_filters", ""},
+                                                        {"--numa-binding", "core-complex"}}) {
     const std::string known = absl::StrReplaceAll(flag, {{"_", "-"}});
     const auto is_noted = ElementsAre(HasSubstr(absl::StrCat(known, " has no effect: ")));
     EXPECT_THAT(Notes({flag, value, "p"}), is_noted);
