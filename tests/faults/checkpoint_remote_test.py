@@ -195,7 +195,11 @@ class Remote(EndToEnd):
 
     def test_the_last_copy_may_take_longer_than_ranks_wait_for_each_other(self):
         server = self.server("seaweed")
-        slow = self.proxy(server, lambda: time.sleep(0.3))
+
+        def answer_late():
+            time.sleep(0.3)
+
+        slow = self.proxy(server, answer_late)
         url = f"s3://{s3_servers.BUCKET}/runs/slow"
         run_dir = f"{self.folder}/slow"
         result = self.run_program(

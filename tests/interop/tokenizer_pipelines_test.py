@@ -160,7 +160,6 @@ class Pipelines(unittest.TestCase):
 
     @unittest.skipIf(tokenizers is None, "Python has no tokenizers: ./dev deps test")
     def test_pipelines_give_the_tokens_of_tokenizers_or_are_refused_by_name(self):
-        os.environ["RUST_BACKTRACE"] = "0"  # Some pipelines are too much for tokenizers itself, which says so.
         corpus = [text.decode(errors="replace") for text in tokenizer_kinds.hard_texts(1500, SEED + 1)]
         with open(f"{os.environ['DTRAIN_SOURCE']}/docs/DATA.md", encoding="utf-8") as file:
             corpus.append(file.read())
