@@ -4,13 +4,14 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/threads/worker.h"
+#include "base/system/resource_limits.h"
 #include "checkpoint/storage/block_reader.h"
 
 namespace dtrain {
@@ -174,9 +175,7 @@ FileServer::~FileServer() {
   for (Line& line : lines_) {
     line.socket->Shutdown();
   }
-  for (Line& line : lines_) {
-    line.thread.join();
-  }
+  lines_.clear();  // Waits for their threads.
 }
 
 void FileServer::AcceptAll() {
@@ -187,22 +186,34 @@ void FileServer::AcceptAll() {
     if (!socket.ok()) {
       return;  // The listener is closed.
     }
-    for (auto line = lines_.begin(); line != lines_.end();) {
-      if (line->ended) {
-        line->thread.join();
-        line = lines_.erase(line);
-      } else {
-        ++line;
-      }
-    }
-    Line& line = lines_.emplace_back();
-    line.socket = *std::move(socket);
-    line.thread = std::thread([this, &line] {
-      PrepareThread("dtrain-files", /*low_priority=*/true);
-      Serve(*line.socket);
-      line.ended = true;
-    });
+    lines_.remove_if([](const Line& line) { return line.ended.load(); });
+    Start(*std::move(socket));
   }
+}
+
+// Where the system gives no more threads, this connection is refused; a later one may be served.
+void FileServer::Start(std::unique_ptr<comm::DataSocket> socket) {
+  Line& line = lines_.emplace_back();
+  line.socket = std::move(socket);
+  try {
+    line.thread = std::make_unique<Worker>(
+        WorkerOptions{.name = "dtrain-files", .queue_capacity = 1, .low_priority = true});
+  } catch (const std::system_error& error) {
+    DT_LOG(Warning) << "another host's rank cannot read or write the checkpoints of this one: "
+                    << CannotStart("a thread for its connection", error.code().value()).message();
+    line.socket->Shutdown();
+    lines_.pop_back();
+    return;
+  }
+  line.thread->Submit([this, &line] {
+    // Also after an exception, as of a read that finds no memory: the peer is told by the loss of
+    // the connection, and connects anew.
+    const absl::Cleanup end = [&line] {
+      line.socket->Shutdown();
+      line.ended = true;
+    };
+    Serve(*line.socket);
+  });
 }
 
 void FileServer::Serve(comm::DataSocket& socket) {
@@ -210,8 +221,7 @@ void FileServer::Serve(comm::DataSocket& socket) {
   while (true) {
     const absl::StatusOr<FileHead> head = ReceiveFileHead(socket, Deadline::Infinite());
     if (!head.ok() || !Answer(session, socket, *head).ok()) {
-      socket.Shutdown();  // The peer is gone, or this server ends; a peer that lives connects anew.
-      return;
+      return;  // The peer is gone, or this server ends.
     }
   }
 }

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/threads/worker.h"
 #include "checkpoint/storage/storage.h"
 #include "comm/net/data_socket.h"
 #include "runtime/checkpoint/tiers/file_messages.h"
@@ -44,11 +45,12 @@ class FileServer {
   struct Line {
     std::unique_ptr<comm::DataSocket> socket;
     std::atomic<bool> ended{false};
-    std::thread thread;
+    std::unique_ptr<Worker> thread;  // Ends first.
   };
   class Session;
 
   void AcceptAll();
+  void Start(std::unique_ptr<comm::DataSocket> socket);
   void Serve(comm::DataSocket& socket);
   absl::Status Answer(Session& session, comm::DataSocket& socket, const FileHead& head);
 

@@ -4,13 +4,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
@@ -296,6 +299,75 @@ TEST(PeerStorageTest, APeerThatEndsIsAnErrorInTime) {
     const double seconds = static_cast<double>(Clock::Real().MonotonicNanos() - begin) * 1e-9;
     return Expect(seconds < 10, absl::StrCat("it took ", seconds, " s"));
   });
+}
+
+// While it lives the system gives this process no further thread, as at a limit of processes: the
+// stack of each would be larger than the address space.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_attr_t attributes;
+    DT_CHECK(pthread_getattr_default_np(&former_) == 0);
+    DT_CHECK(pthread_attr_init(&attributes) == 0);
+    DT_CHECK(pthread_attr_setstacksize(&attributes, size_t{1} << 48) == 0);
+    DT_CHECK(pthread_setattr_default_np(&attributes) == 0);
+    pthread_attr_destroy(&attributes);
+  }
+  NoMoreThreads(const NoMoreThreads&) = delete;
+  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+  ~NoMoreThreads() {
+    pthread_setattr_default_np(&former_);
+    pthread_attr_destroy(&former_);
+  }
+
+ private:
+  pthread_attr_t former_{};
+};
+
+absl::Status ServeWithoutThreads(RankContext& context, const comm::SideLines& lines,
+                                 checkpoint::Storage& disk) {
+  const Deadline deadline = Deadline::After(kTime);
+  DT_ASSIGN_OR_RETURN(auto listener, lines.Listen());
+  const FileServer server(std::move(listener),
+                          FileServer::Options{.disk = &disk, .timeout = kTime});
+  {
+    const NoMoreThreads no_more_threads;
+    DT_RETURN_IF_ERROR(context.store->Set("where", server.endpoint().ToString(), deadline));
+    DT_RETURN_IF_ERROR(context.store->Get("refused", deadline).status());
+  }
+  DT_RETURN_IF_ERROR(context.store->Set("threads", "1", deadline));
+  return context.store->Get("end", deadline).status();
+}
+
+absl::Status AskTwice(RankContext& context, const comm::SideLines& lines) {
+  const Deadline deadline = Deadline::After(kTime);
+  DT_ASSIGN_OR_RETURN(const std::string text, context.store->Get("where", deadline));
+  DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(text));
+  PeerStorage disk(
+      std::make_shared<PeerLines>(lines, PeerLines::Peer{1, where, "other"}, kTime),
+      FilePlace::kDisk, "/there");
+  const absl::Status refused = disk.List("").status();
+  DT_RETURN_IF_ERROR(Expect(absl::IsUnavailable(refused), refused.ToString()));
+  DT_RETURN_IF_ERROR(context.store->Set("refused", "1", deadline));
+  DT_RETURN_IF_ERROR(context.store->Get("threads", deadline).status());
+  DT_RETURN_IF_ERROR(disk.List("").status());
+  return context.store->Set("end", "1", deadline);
+}
+
+TEST(PeerStorageTest, AHostThatGetsNoThreadRefusesOneConnectionAndServesTheNext) {
+  const testing::TempFolder folder;
+  for (const auto& result :
+       testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
+         DT_ASSIGN_OR_RETURN(const auto group,
+                             comm::CreateHostGroup(context.store, context.group_options()));
+         DT_ASSIGN_OR_RETURN(const comm::SideLines lines,
+                             comm::SideLines::Of(*group, *context.store));
+         DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder.path()));
+         return context.rank == 1 ? ServeWithoutThreads(context, lines, *storage)
+                                  : AskTwice(context, lines);
+       })) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+  }
 }
 
 }  // namespace
