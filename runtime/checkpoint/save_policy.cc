@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "base/device_error.h"
 
 namespace dtrain {
 
@@ -37,10 +38,21 @@ absl::Status Fenced(const absl::Status& status) {
 
 absl::Status Stopped(const std::string& stop, const absl::Status& saved,
                      const std::string& folder) {
-  return saved.ok() ? absl::CancelledError(absl::StrFormat(
-                          "%s, which is saved in %s; the same command resumes", stop, folder))
-                    : absl::UnavailableError(absl::StrFormat(
-                          "%s, but that step could not be saved: %s", stop, saved.message()));
+  if (saved.ok()) {
+    return absl::CancelledError(
+        absl::StrFormat("%s, which is saved in %s; the same command resumes", stop, folder));
+  }
+  const std::string text =
+      absl::StrFormat("%s, but that step could not be saved: %s", stop, saved.message());
+  if (absl::IsResourceExhausted(saved)) {
+    return absl::ResourceExhaustedError(text);
+  }
+  absl::Status stopped = absl::UnavailableError(text);
+  // The launcher would else take it for the loss of a peer, and hear nothing of the disk.
+  if (IsDeviceError(saved) || absl::IsPermissionDenied(saved)) {
+    MarkDeviceError(stopped);
+  }
+  return stopped;
 }
 
 }  // namespace dtrain

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -20,6 +21,7 @@
 #include "base/system/move_aside.h"
 #include "dtrain/engine.h"
 #include "runtime/checkpoint/save_policy.h"
+#include "runtime/job/error_file.h"
 #include "runtime/job/job_state.h"
 #include "runtime/optimizer/engine_state.h"
 #include "tests/runtime/testing/chain_for_tests.h"
@@ -31,6 +33,22 @@ namespace {
 using ::testing::AllOf;
 using testing::Chain;
 using ::testing::HasSubstr;
+
+// The launcher sets a host aside by what its ranks say of it first-hand.
+TEST(Stopped, AHostsDiskThatKeptTheLastStepFromBeingSavedIsToldOf) {
+  for (const int number : {ENOSPC, EDQUOT, EIO, EROFS, EACCES}) {
+    const absl::Status saved =
+        Annotate(ErrnoStatus(number, "MANIFEST.json"), "save of step 7: rank 1");
+    const absl::Status stopped = Stopped("stopped by SIGTERM after step 7", saved, "checkpoints");
+    EXPECT_TRUE(IsFirstHand(stopped)) << stopped;
+    EXPECT_EQ(ExitCodeFor(stopped), 75) << "the next attempt may save";
+    EXPECT_EQ(stopped.message(),
+              absl::StrCat("stopped by SIGTERM after step 7, but that step could not be saved: ",
+                           saved.message()));
+  }
+  const absl::Status lost = absl::UnavailableError("rank 1 has failed");
+  EXPECT_FALSE(IsFirstHand(Stopped("stopped by SIGTERM after step 7", lost, "checkpoints")));
+}
 
 class Text final : public Tracked {
  public:
