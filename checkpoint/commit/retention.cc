@@ -157,7 +157,7 @@ std::vector<StepId> CommitsToRemove(const RetentionInput& input,
 
 absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
                      std::optional<StepId> resumed_from, std::set<StepId> in_use,
-                     std::set<StepId>& verified) {
+                     std::set<StepId>& verified, const std::atomic<bool>* gives_up) {
   DT_ASSIGN_OR_RETURN(const EpochMap epochs, ReadEpochs(storage));
   RetentionInput input;
   // If a record is damaged, it is not known where its epoch resumed, nor what can be removed.
@@ -177,10 +177,14 @@ absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
       return true;
     }
     absl::StatusOr<Manifest> manifest = ReadManifest(storage, id);
-    absl::Status status =
-        manifest.ok() ? VerifyFiles(storage, *manifest, Verify::kHashes) : manifest.status();
+    absl::Status status = manifest.ok()
+                              ? VerifyFiles(storage, *manifest, Verify::kHashes, gives_up)
+                              : manifest.status();
     if (status.ok()) {  // Its writer may have died, or lost touch, before it was durable.
       status = storage.SyncDirectory(id.DirectoryName());
+    }
+    if (absl::IsCancelled(status)) {
+      return false;
     }
     if (!status.ok()) {
       DT_LOG(Warning) << "checkpoint of " << id.ToString()
@@ -190,8 +194,12 @@ absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
     verified.insert(id);
     return true;
   };
+  const std::vector<StepId> remove = CommitsToRemove(input, is_verified);
+  if (gives_up != nullptr && *gives_up) {
+    return absl::CancelledError("the process ends");
+  }
   absl::Status first;
-  for (const StepId& id : CommitsToRemove(input, is_verified)) {
+  for (const StepId& id : remove) {
     first.Update(RemoveCommit(storage, id));
     verified.erase(id);
   }

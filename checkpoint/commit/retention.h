@@ -2,6 +2,7 @@
 // at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -74,8 +75,9 @@ absl::Status RemoveLeftovers(Storage& storage, StepId current, std::optional<Ste
 // `current` is this attempt's save that is under way, or its last: its folder stays. Every other
 // folder without a manifest, of this epoch or an older one, belongs to a save that has ended.
 // REQUIRES: all ranks of the attempt have ended their earlier saves; no newer attempt was seen.
+// Cancelled: another thread has set `gives_up`, which may be null, before anything was removed.
 absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
                      std::optional<StepId> resumed_from, std::set<StepId> in_use,
-                     std::set<StepId>& verified);
+                     std::set<StepId>& verified, const std::atomic<bool>* gives_up = nullptr);
 
 }  // namespace dtrain::checkpoint

@@ -1,5 +1,6 @@
 #include "checkpoint/commit/writer.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,7 @@ namespace dtrain::checkpoint {
 namespace {
 
 void LogNotRemoved(const absl::Status& status) {
-  if (!status.ok()) {
+  if (!status.ok() && !absl::IsCancelled(status)) {
     DT_LOG(Warning) << "old checkpoints were not all removed: " << status.message();
   }
 }
@@ -40,8 +41,8 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
   AwaitCollector();
   absl::Status room;
   const auto make_room = [&] {
-    if (!is_collected_) {
-      room = CollectOld(report.id);
+    if (!is_collected_ && !(IsEnding() && HasRoom())) {
+      room = CollectOld(report.id, nullptr);
     }
   };
   SaveVerdict verdict =
@@ -56,6 +57,7 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
     return report;
   }
   last_ = report.id;
+  last_bytes_ = report.bytes;
   if (options_.verify_after_write) {
     verified_.insert(report.id);
   }
@@ -76,11 +78,11 @@ SaveReport Writer::Save(int64_t step, StateSource& source, Exchange& exchange) {
 
 void Writer::CollectAfter(StepId current) {
   is_collected_ = false;  // Also after an exception.
-  if (options_.leaves_old && options_.leaves_old()) {
+  if (IsEnding()) {
     return;
   }
   const auto collect = [this, current] {
-    const absl::Status collected = CollectOld(current);
+    const absl::Status collected = CollectOld(current, options_.leaves_old);
     is_collected_ = collected.ok();
     LogNotRemoved(collected);
   };
@@ -104,9 +106,14 @@ void Writer::AwaitCollector() {
   idle->Pop();
 }
 
-absl::Status Writer::CollectOld(StepId current) {
+bool Writer::HasRoom() {
+  const uint64_t free = storage_.FreeBytes().value_or(std::numeric_limits<uint64_t>::max());
+  return last_bytes_ > 0 && free / 2 > last_bytes_;
+}
+
+absl::Status Writer::CollectOld(StepId current, const std::atomic<bool>* gives_up) {
   return Collect(storage_, current, options_.keep, options_.epoch.resumed_from,
-                 options_.in_use ? options_.in_use() : std::set<StepId>(), verified_);
+                 options_.in_use ? options_.in_use() : std::set<StepId>(), verified_, gives_up);
 }
 
 }  // namespace dtrain::checkpoint

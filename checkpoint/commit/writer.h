@@ -5,6 +5,7 @@
 // training free to go on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,10 +47,10 @@ struct WriterOptions {
   // The checkpoints that others read now, and that stay therefore. Called on rank 0, by the thread
   // that removes.
   std::function<std::set<StepId>()> in_use;
-  // Whether the job is about to end, so that nothing is removed behind a commit: whole checkpoints
-  // would be read back before. The next attempt removes it. Called on rank 0, by the thread that
-  // saves.
-  std::function<bool()> leaves_old;
+  // Set when the job is about to end, so that nothing is removed behind a commit and a removal that
+  // still reads is given up: whole checkpoints are read back before. The next attempt removes what
+  // is old. May be null. REQUIRES: outlives the writer.
+  const std::atomic<bool>* leaves_old = nullptr;
 };
 
 enum class SaveOutcome {
@@ -80,14 +81,19 @@ class Writer {
   // Blocks until the checkpoint is committed or given up. Rank 0 removes old checkpoints and
   // remains of ended saves after each commit (see collect_beside and leaves_old). If that failed,
   // it tries again before it writes, because a nearly full disk would have no room for the next
-  // commit. Errors of it are logged, not returned.
+  // commit; where the job is about to end, only if that is so. Errors of it are logged, not
+  // returned.
   SaveReport Save(int64_t step, StateSource& source, Exchange& exchange);
 
   // The newest checkpoint of this attempt, else the one it resumed from.
   std::optional<StepId> last_durable() const { return last_; }
 
  private:
-  absl::Status CollectOld(StepId current);
+  // Cancelled: `gives_up`, which may be null, was set.
+  absl::Status CollectOld(StepId current, const std::atomic<bool>* gives_up);
+  bool IsEnding() const { return options_.leaves_old != nullptr && *options_.leaves_old; }
+  // Whether a save like the last needs no old checkpoint to be removed before.
+  bool HasRoom();
   // Removes what the durable checkpoint `current` has made old, now or beside.
   void CollectAfter(StepId current);
   // Returns when no thread collects.
@@ -96,6 +102,7 @@ class Writer {
   Storage& storage_;
   const WriterOptions options_;
   std::optional<StepId> last_;
+  uint64_t last_bytes_ = 0;  // What the last durable save of this writer took; 0: none yet.
   // Checkpoints that were read back whole, or were known to be good from the start.
   std::set<StepId> verified_;
   bool is_collected_ = false;  // Nothing is left to remove after the last commit.

@@ -21,6 +21,12 @@ absl::Status Damaged(const std::string& display_name, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(display_name, " is damaged: ", what));
 }
 
+absl::Status CheckGoesOn(const std::atomic<bool>* gives_up) {
+  return gives_up != nullptr && *gives_up
+             ? absl::CancelledError("the verification is given up, because its process ends")
+             : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id) {
@@ -66,7 +72,8 @@ absl::Status CompareChecksums(const std::string& display_name, const FileChecksu
 
 // VerifyFile for the copy that the storage gives.
 absl::Status VerifyCopy(Storage& storage, const std::string& path, const FileChecksum& expected,
-                        Verify verify, bool from_medium) {
+                        Verify verify, bool from_medium, const std::atomic<bool>* gives_up) {
+  DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
   const auto opened = storage.OpenFile(path);
   const std::string display_name = storage.DisplayName(path);  // It names the copy that is opened.
   if (absl::IsNotFound(opened.status())) {
@@ -94,6 +101,7 @@ absl::Status VerifyCopy(Storage& storage, const std::string& path, const FileChe
   FileChecksummer checksummer;
   BlockReader blocks(file, expected.bytes);
   for (uint64_t at = 0; at < expected.bytes; at += kBlockBytes) {
+    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
     DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> part, blocks.Next());
     checksummer.Add(part);
     const size_t block = at / kBlockBytes;
@@ -107,9 +115,9 @@ absl::Status VerifyCopy(Storage& storage, const std::string& path, const FileChe
 }  // namespace
 
 absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
-                        Verify verify, bool from_medium) {
+                        Verify verify, bool from_medium, const std::atomic<bool>* gives_up) {
   while (true) {
-    const absl::Status status = VerifyCopy(storage, path, expected, verify, from_medium);
+    const absl::Status status = VerifyCopy(storage, path, expected, verify, from_medium, gives_up);
     // Where a disk cannot read a sector, another copy may be whole too.
     if (!absl::IsInvalidArgument(status) && !IsDeviceError(status)) {
       return status;
@@ -122,13 +130,14 @@ absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChe
   }
 }
 
-absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify) {
+absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify,
+                         const std::atomic<bool>* gives_up) {
   return ForEachAtOnce(
       manifest.files.size(),
       [&](uint64_t i) {
         const ManifestFile& file = manifest.files[i];
         return VerifyFile(storage, absl::StrCat(manifest.id.DirectoryName(), "/", file.path),
-                          file.checksum, verify);
+                          file.checksum, verify, /*from_medium=*/false, gives_up);
       },
       std::min(storage.hosts(), kHostsAtOnce));
 }

@@ -1,6 +1,7 @@
 // Checks a checkpoint's files against its manifest. Thread-safe if the storage is.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -22,11 +23,14 @@ absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id);
 
 // InvalidArgument names the file and the first block that differs. With `from_medium` the cache is
 // dropped first. A damaged copy is removed where the storage has another one, which then counts.
+// Cancelled: another thread has set `gives_up`, which may be null.
 absl::Status VerifyFile(Storage& storage, const std::string& path, const FileChecksum& expected,
-                        Verify verify, bool from_medium = false);
+                        Verify verify, bool from_medium = false,
+                        const std::atomic<bool>* gives_up = nullptr);
 
 // VerifyFile for each file of the manifest; the first error.
-absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify);
+absl::Status VerifyFiles(Storage& storage, const Manifest& manifest, Verify verify,
+                         const std::atomic<bool>* gives_up = nullptr);
 
 // The commits that have a manifest (readable or not), newest epoch and step first.
 absl::StatusOr<std::vector<StepId>> ListCheckpoints(Storage& storage);

@@ -1,5 +1,6 @@
 #include "dtrain/checkpointer.h"
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,7 +47,8 @@ struct Checkpointer::State {
   std::unique_ptr<CheckpointTiers> tiers;
   checkpoint::Storage* storage = nullptr;      // The tiers'; saves go there.
   checkpoint::EpochRecord epoch;               // This attempt's, once it has begun.
-  std::unique_ptr<checkpoint::Writer> writer;  // Null before.
+  std::atomic<bool> stops{false};              // The job stops behind this step.
+  std::unique_ptr<checkpoint::Writer> writer;  // Null before the attempt has begun.
   TrackedObjects tracked;
   int64_t saved_step = -1;
   int64_t started_step = -1;                   // The last one whose save began in the background.
@@ -136,7 +138,7 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   // Else a save is beside training as a whole, or other hosts must stay until it has ended.
   options.collect_beside = background == nullptr && tiers->host().empty();
   options.in_use = [this] { return tiers->InUse(); };
-  options.leaves_old = [this] { return job.stop_agreed(); };
+  options.leaves_old = &stops;
   writer = std::make_unique<checkpoint::Writer>(*storage, options);
   return std::move(attempt.checkpoint);
 }
@@ -351,6 +353,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   const bool stopping = state.job.stop_agreed();
   const bool due = IsDue(state.job.config(), step);
   DT_RETURN_IF_ERROR(state.tracked.Check());
+  state.stops = stopping;
   if (stopping) {
     TellStopping(state.job, AgentMessage::kStepFinished, step);
   }
@@ -390,6 +393,7 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
 absl::Status Checkpointer::Finish() {
   State& state = *state_;
   DT_RETURN_IF_ERROR(state.tracked.Check());
+  state.stops = state.job.stop_agreed();
   DT_RETURN_IF_ERROR(state.EndBackground(/*wait=*/true));
   state.journal.Finish();
   const int64_t step = state.tracked.step();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -98,7 +99,7 @@ class CollectBesideTest : public ::testing::Test {
     WriterOptions options = OptionsFor(*epoch);
     options.keep.newest = 2;
     options.collect_beside = true;
-    options.leaves_old = [this] { return stops_; };
+    options.leaves_old = &stops_;
     writer_ = std::make_unique<Writer>(held_, options);
   }
   ~CollectBesideTest() override { held_.Release(); }
@@ -119,7 +120,7 @@ class CollectBesideTest : public ::testing::Test {
   const std::unique_ptr<Storage> calm_ = MakePosixStorage(files_);
   HeldStorage held_{*calm_};
   AloneExchange alone_;
-  bool stops_ = false;
+  std::atomic<bool> stops_{false};
   std::unique_ptr<Writer> writer_;
 };
 
@@ -147,6 +148,18 @@ TEST_F(CollectBesideTest, AJobThatStopsReadsNothingBackAndTheNextAttemptRemoves)
   FakeState state(4, 0, 1);
   EXPECT_TRUE(writer_->Save(4, state.source(), alone_).durable());
   EXPECT_THAT(Checkpoints(), ElementsAre(StepId{2, 4}, StepId{1, 3}));
+}
+
+// It would else use up the time that is left for the last save, which waits for it.
+TEST_F(CollectBesideTest, AStopGivesUpARemovalThatStillReads) {
+  SaveThree();
+  held_.AwaitReader();
+  stops_ = true;
+  held_.Release();
+  Save(4, alone_);
+  EXPECT_EQ(held_.reads(), 1);
+  writer_.reset();
+  EXPECT_THAT(Checkpoints(), ElementsAre(StepId{1, 4}, StepId{1, 3}, StepId{1, 2}, StepId{1, 1}));
 }
 
 TEST_F(CollectBesideTest, TheNextSaveFindsOldCheckpointsGone) {
