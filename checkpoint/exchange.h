@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 
 namespace dtrain::checkpoint {
@@ -24,6 +27,14 @@ class Exchange {
                                                           Deadline deadline) = 0;
   // On all ranks, gives rank 0's text. Blocks up to `deadline`.
   virtual absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) = 0;
+  // Does this rank's `work`, which does not use the exchange, and returns when all ranks have done
+  // theirs: however long that takes, as long as each rank that still works does a piece of it
+  // (base/threads/work_count.h) within about `timeout`. Gives the error of this rank's work, else that of
+  // the wait. Here: the work alone.
+  virtual absl::Status Together(absl::FunctionRef<absl::Status()> work,
+                                absl::Duration /*timeout*/) {
+    return work();
+  }
 };
 
 // The exchange for a job with one rank.

@@ -11,6 +11,7 @@
 #include "base/device_error.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/journal/journal.h"
 #include "checkpoint/journal/segment_reader.h"
 
@@ -117,6 +118,7 @@ void KeepSegments(Storage& storage, const std::vector<StepId>& segments, int par
       DT_LOG(Warning) << storage.DisplayName(path)
                       << " would not survive the loss of a host: " << kept.message();
     }
+    WorkCount::Note();
   }
 }
 

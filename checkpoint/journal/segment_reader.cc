@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/format/checksum.h"
 
 namespace dtrain::checkpoint {
@@ -133,6 +134,7 @@ absl::StatusOr<SegmentReader::Record> SegmentReader::RecordAt(int64_t step, uint
   }
   std::array<std::byte, kRecordHeadBytes> bytes{};
   DT_RETURN_IF_ERROR(file_->ReadAt(offset, absl::MakeSpan(bytes)));
+  WorkCount::Note();
   DT_ASSIGN_OR_RETURN(const RecordHead head, ParseHead(bytes));
   if (head.step != step) {
     return absl::InvalidArgumentError(
@@ -153,6 +155,7 @@ absl::StatusOr<std::string> SegmentReader::ReadChecked(uint64_t offset, uint64_t
                                                        uint32_t crc, absl::string_view what) const {
   std::string text(bytes, '\0');
   DT_RETURN_IF_ERROR(file_->ReadAt(offset, Writable(text)));
+  WorkCount::Note();
   if (Crc32c(text.data(), text.size()) != crc) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %s at byte %d is damaged", name_, what, offset));

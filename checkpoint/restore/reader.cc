@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/deadline.h"
 #include "base/device_error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -391,6 +392,38 @@ void ForgetTries(Storage& storage, const AttemptOptions& options) {
   }
 }
 
+// Rank 0's part: finds the checkpoint and begins the epoch.
+absl::Status BeginOnRank0(Storage& storage, int world_size, const AttemptOptions& options,
+                          Attempt& attempt) {
+  if (!options.fresh) {
+    DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage, options));
+    if (search.found == nullptr) {
+      const absl::Status lost = CheckNothingIsLost(storage, search, options);
+      if (!lost.ok()) {
+        ForgetTries(storage, options);
+      }
+      DT_RETURN_IF_ERROR(lost);
+    } else {
+      WarnOfLostSteps(storage, search);
+    }
+    attempt.checkpoint = std::move(search.found);
+  }
+  std::optional<StepId> from;
+  std::string job = options.job;
+  if (attempt.checkpoint != nullptr) {
+    from = attempt.checkpoint->manifest().id;
+    if (!HoldsWeightsAlone(attempt.checkpoint->manifest())) {
+      // A run keeps its id, though a new run directory may have another one: else copies of its
+      // later checkpoints would be refused beside those of before.
+      job = attempt.checkpoint->manifest().job;
+    }
+    // Its writer may have died before it was durable, and this attempt counts on it.
+    DT_RETURN_IF_ERROR(storage.SyncDirectory(from->DirectoryName()));
+  }
+  DT_ASSIGN_OR_RETURN(attempt.epoch, BeginEpoch(storage, job, world_size, from));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage) {
@@ -404,43 +437,23 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> FindLatest(Storage& storage) {
 }
 
 absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
-                                     const AttemptOptions& options, Deadline deadline) {
+                                     const AttemptOptions& options, absl::Duration timeout) {
   Attempt attempt;
-  const auto begin = [&]() -> absl::Status {
-    if (!options.fresh) {
-      DT_ASSIGN_OR_RETURN(Search search, SearchLineage(storage, options));
-      if (search.found == nullptr) {
-        const absl::Status lost = CheckNothingIsLost(storage, search, options);
-        if (!lost.ok()) {
-          ForgetTries(storage, options);
-        }
-        DT_RETURN_IF_ERROR(lost);
-      } else {
-        WarnOfLostSteps(storage, search);
-      }
-      attempt.checkpoint = std::move(search.found);
-    }
-    std::optional<StepId> from;
-    std::string job = options.job;
-    if (attempt.checkpoint != nullptr) {
-      from = attempt.checkpoint->manifest().id;
-      if (!HoldsWeightsAlone(attempt.checkpoint->manifest())) {
-        // A run keeps its id, though a new run directory may have another one: else copies of its
-        // later checkpoints would be refused beside those of before.
-        job = attempt.checkpoint->manifest().job;
-      }
-      // Its writer may have died before it was durable, and this attempt counts on it.
-      DT_RETURN_IF_ERROR(storage.SyncDirectory(from->DirectoryName()));
-    }
-    DT_ASSIGN_OR_RETURN(attempt.epoch, BeginEpoch(storage, job, exchange.world_size(), from));
-    return absl::OkStatus();
-  };
-  if (exchange.rank() == 0) {
-    const absl::Status status = begin();
-    const std::string text = status.ok() ? EncodeEpoch(attempt.epoch)
-                                         : absl::StrCat(std::string(1, kFailed), status.message());
-    DT_RETURN_IF_ERROR(exchange.Broadcast(text, deadline).status());
-    DT_RETURN_IF_ERROR(status);
+  const bool is_rank0 = exchange.rank() == 0;
+  absl::Status begun;
+  // The others wait for rank 0, which may have to look at many records and files.
+  DT_RETURN_IF_ERROR(exchange.Together(
+      [&] {
+        begun = is_rank0 ? BeginOnRank0(storage, exchange.world_size(), options, attempt)
+                         : absl::OkStatus();
+        return absl::OkStatus();
+      },
+      timeout));
+  if (is_rank0) {
+    const std::string text = begun.ok() ? EncodeEpoch(attempt.epoch)
+                                        : absl::StrCat(std::string(1, kFailed), begun.message());
+    DT_RETURN_IF_ERROR(exchange.Broadcast(text, Deadline::After(timeout)).status());
+    DT_RETURN_IF_ERROR(begun);
     // Not before: each sync of the epoch's record would wait until a disk has read all of it.
     if (attempt.checkpoint != nullptr && options.verify == Verify::kSizes) {
       attempt.checkpoint->ReadAhead(kReadAheadBytes);
@@ -450,7 +463,7 @@ absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
     }
     return attempt;
   }
-  const absl::StatusOr<std::string> text = exchange.Broadcast("", deadline);
+  const absl::StatusOr<std::string> text = exchange.Broadcast("", Deadline::After(timeout));
   DT_RETURN_IF_ERROR(text.status());
   if (!text->empty() && text->front() == kFailed) {
     return absl::AbortedError(

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/numeric/dtype.h"
 #include "checkpoint/commit/epoch.h"
@@ -142,12 +143,13 @@ absl::Status CannotBeRead(const StepId& id, const absl::Status& why);
 // begins the epoch that resumes from it, and tells the others. Each call begins an epoch, so
 // writers of older attempts are fenced before anything is read. FailedPrecondition on rank 0: there
 // is no checkpoint to resume from, although this run had one; the message gives the evidence.
-// PermissionDenied: a checkpoint cannot be read.
+// PermissionDenied: a checkpoint cannot be read. `timeout`: of an exchange, and of a piece of rank
+// 0's search.
 struct Attempt {
   EpochRecord epoch;                       // For WriterOptions.
   std::unique_ptr<Checkpoint> checkpoint;  // Null: start from scratch.
 };
 absl::StatusOr<Attempt> BeginAttempt(Storage& storage, Exchange& exchange,
-                                     const AttemptOptions& options, Deadline deadline);
+                                     const AttemptOptions& options, absl::Duration timeout);
 
 }  // namespace dtrain::checkpoint

@@ -133,7 +133,12 @@ absl::StatusOr<RestoreOutcome> AgreeOnRestore(Checkpoint& from, const absl::Stat
       case Kind::kWhole:
         return RestoreOutcome{};
       case Kind::kUnseen:
-        status = ReadUnseen(from, rest, exchange);
+        DT_RETURN_IF_ERROR(exchange.Together(
+            [&] {
+              status = ReadUnseen(from, rest, exchange);
+              return absl::OkStatus();
+            },
+            timeout));
         continue;
       case Kind::kDamaged:
         if (exchange.rank() == 0) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/block_reader.h"
 #include "checkpoint/storage/checked_file.h"
@@ -146,6 +147,7 @@ class BlockPass {
       DT_RETURN_IF_ERROR(FindWholeCopy(job, status));
       status = ReadOnce(job, index);
     }
+    WorkCount::Note();
     const std::lock_guard lock(mutex_);
     if (Opening& opening = openings_[job.opening]; --opening.jobs == 0) {
       opening.opened = nullptr;

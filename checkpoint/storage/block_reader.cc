@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/format/checksum.h"
 
 namespace dtrain::checkpoint {
@@ -53,6 +54,7 @@ absl::StatusOr<absl::Span<const std::byte>> BlockReader::Next() {
     return status;
   }
   ++next_;
+  WorkCount::Note();
   return place;
 }
 
@@ -77,12 +79,15 @@ absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64
   uint64_t done = 0;
   uint64_t end = count;  // The lowest number whose call has failed.
   absl::Status first;
+  WorkCount* const work = WorkCount::OfThread();
   const auto run = [&] {
+    const WorkCount::Scope counts(work);
     std::unique_lock lock(mutex);
     while (next < end) {
       const uint64_t i = next++;
       lock.unlock();
       absl::Status status = body(i);
+      WorkCount::Note();
       lock.lock();
       ++done;
       if (!status.ok() && i < end) {

@@ -30,8 +30,8 @@ class BlockReader {
   BlockReader& operator=(const BlockReader&) = delete;
   ~BlockReader() = default;
 
-  // The next block; the last one may be shorter. Its bytes are valid until the next call. REQUIRES:
-  // there is one, and no call has failed.
+  // The next block, a piece of the caller's work; the last one may be shorter. Its bytes are valid
+  // until the next call. REQUIRES: there is one, and no call has failed.
   absl::StatusOr<absl::Span<const std::byte>> Next();
 
  private:
@@ -56,7 +56,8 @@ class BlockReader {
 };
 
 // Calls body(0) to body(count - 1) on up to `threads` threads, of which the caller is one. Gives
-// the error with the lowest number; after an error no new call begins.
+// the error with the lowest number; after an error no new call begins. All calls are work of the
+// caller (base/threads/work_count.h), and each is a piece of it.
 absl::Status ForEachAtOnce(uint64_t count, absl::FunctionRef<absl::Status(uint64_t)> body,
                            size_t threads = kReaders);
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/console/progress_line.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 
 namespace dtrain::checkpoint {
 
@@ -34,6 +35,7 @@ absl::StatusOr<std::string> ReadSmallFile(Storage& storage, const std::string& p
   std::string content(file->bytes(), '\0');
   DT_RETURN_IF_ERROR(file->ReadAt(
       0, absl::MakeSpan(reinterpret_cast<std::byte*>(content.data()), content.size())));
+  WorkCount::Note();
   return content;
 }
 

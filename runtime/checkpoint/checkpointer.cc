@@ -66,9 +66,7 @@ struct Checkpointer::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  Deadline deadline() const {
-    return Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()));
-  }
+  absl::Duration timeout() const { return absl::Seconds(job.config().comm_timeout_seconds()); }
   // Begins an attempt. `about`: whether it is fresh, and what is damaged.
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Begin(checkpoint::AttemptOptions about);
   // Checks what is tracked, and begins a fresh attempt where none was begun.
@@ -127,14 +125,14 @@ absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> Checkpointer::State::Beg
   about.job = job.run_id();
   about.verify = checkpoint::Verify::kSizes;  // What is read is what is verified.
   about.known_save = [this] { return LastKnownSave(job.run_dir()); };
-  DT_ASSIGN_OR_RETURN(auto attempt, tiers->Begin(std::move(about), deadline()));
+  DT_ASSIGN_OR_RETURN(auto attempt, tiers->Begin(std::move(about)));
   DT_RETURN_IF_ERROR(job.rank() == 0 ? EndFreshStart(job.run_dir()) : absl::OkStatus());
   epoch = attempt.epoch;
   checkpoint::WriterOptions options;
   options.epoch = attempt.epoch;
   options.keep = KeptCheckpoints(job.config());
   options.shard_bytes_max = static_cast<uint64_t>(job.config().checkpoint_shard_bytes_max());
-  options.exchange_timeout = absl::Seconds(job.config().comm_timeout_seconds());
+  options.exchange_timeout = timeout();
   // Else a save is beside training as a whole, or other hosts must stay until it has ended.
   options.collect_beside = background == nullptr && tiers->host().empty();
   options.in_use = [this] { return tiers->InUse(); };
@@ -179,7 +177,7 @@ absl::Status Checkpointer::State::Resume(const checkpoint::Checkpoint& from, std
     tiers->CopyRestored(manifest.id);
   }
   DT_ASSIGN_OR_RETURN(const Replayed replayed,
-                      journal.Replay({*storage, manifest.id, exchange, deadline()},
+                      journal.Replay({*storage, manifest.id, exchange, timeout()},
                                      tracked.tensors(), tracked.place()));
   const auto saved = mine.find("tracked");
   if (replayed.steps > 0 || !is_import) {

@@ -1,9 +1,16 @@
 #include "runtime/checkpoint/group_exchange.h"
 
 #include <algorithm>
-#include <cstring>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/status.h"
+#include "base/threads/bounded_queue.h"
+#include "base/threads/work_count.h"
+#include "base/threads/worker.h"
 
 namespace dtrain {
 namespace {
@@ -13,6 +20,82 @@ comm::Buffer Bytes(void* data, size_t bytes) { return {data, bytes, DType::kUInt
 comm::CollectiveOptions CallOptions(const char* name, Deadline deadline) {
   return {.name = name, .caller_waits = true, .deadline = deadline};
 }
+
+// How often a rank tells the others that it still works, at most.
+constexpr absl::Duration kTellApart = absl::Seconds(1);
+
+// Exchanges with the other ranks, by a thread of its own, who still works. A rank that works but
+// has done no further piece says nothing, so that the others' calls run out of time and name it.
+class WorkOfAll {
+ public:
+  WorkOfAll(comm::Group& group, const WorkCount& mine, absl::Duration timeout)
+      : group_(group), mine_(mine), timeout_(timeout) {
+    thread_.Submit([this] {
+      absl::Status status = absl::InternalError("the thread that waits met an exception");
+      const absl::Cleanup end = [&] { ended_.TryPush(std::move(status)); };
+      status = Run();
+    });
+  }
+  WorkOfAll(const WorkOfAll&) = delete;
+  WorkOfAll& operator=(const WorkOfAll&) = delete;
+  ~WorkOfAll() { EndMine(); }
+
+  // This rank has done its work; returns when all have.
+  absl::Status Await() {
+    EndMine();
+    return *ended_.Pop();
+  }
+
+ private:
+  void EndMine() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  absl::Status Run() {
+    const absl::Duration apart = std::min(kTellApart, timeout_ / 4);
+    uint64_t told = 0;
+    while (true) {
+      bool is_done = false;
+      {
+        std::unique_lock lock(mutex_);
+        is_done = changed_.wait_for(lock, absl::ToChronoNanoseconds(apart),
+                                    [this] { return is_done_; });
+      }
+      const uint64_t done = mine_.done();
+      if (is_done || done != std::exchange(told, done) || mine_.is_allowed()) {
+        DT_ASSIGN_OR_RETURN(const bool any, AnyWorks(!is_done));
+        if (!any) {
+          return absl::OkStatus();
+        }
+      }
+    }
+  }
+
+  // Collective: whether a rank still works.
+  absl::StatusOr<bool> AnyWorks(bool mine) {
+    uint8_t works = mine ? 1 : 0;
+    std::vector<uint8_t> all(static_cast<size_t>(group_.size()));
+    DT_ASSIGN_OR_RETURN(
+        comm::Work work,
+        group_.AllGather(Bytes(&works, 1), Bytes(all.data(), all.size()),
+                         CallOptions("checkpoint work", Deadline::After(timeout_))));
+    DT_RETURN_IF_ERROR(work.Wait());
+    return std::find(all.begin(), all.end(), uint8_t{1}) != all.end();
+  }
+
+  comm::Group& group_;
+  const WorkCount& mine_;
+  const absl::Duration timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_done_ = false;
+  BoundedQueue<absl::Status> ended_{1};
+  Worker thread_{{.name = "dtrain-together", .queue_capacity = 1}};  // Ends first.
+};
 
 }  // namespace
 
@@ -54,6 +137,18 @@ absl::StatusOr<std::string> GroupExchange::Broadcast(absl::string_view text, Dea
                                              CallOptions("checkpoint message", deadline)));
   DT_RETURN_IF_ERROR(work.Wait());
   return message;
+}
+
+absl::Status GroupExchange::Together(absl::FunctionRef<absl::Status()> work,
+                                     absl::Duration timeout) {
+  WorkCount mine;
+  WorkOfAll all(group_, mine, timeout);
+  const absl::Status status = [&] {
+    const WorkCount::Scope counts(&mine);
+    return work();
+  }();
+  const absl::Status others = all.Await();
+  return status.ok() ? others : status;
 }
 
 }  // namespace dtrain

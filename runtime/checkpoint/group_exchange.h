@@ -16,6 +16,9 @@ class GroupExchange final : public checkpoint::Exchange {
   absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine,
                                                   Deadline deadline) override;
   absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) override;
+  // While this rank works, a thread tells the others in small calls of the group that it gets on,
+  // by which the node's agent too sees that nobody hangs. REQUIRES: `work` does not use the group.
+  absl::Status Together(absl::FunctionRef<absl::Status()> work, absl::Duration timeout) override;
 
  private:
   comm::Group& group_;

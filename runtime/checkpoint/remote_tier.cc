@@ -22,6 +22,9 @@
 namespace dtrain {
 namespace {
 
+// How often who waits for a copy looks whether it gets on.
+constexpr absl::Duration kLookAtCopy = absl::Milliseconds(100);
+
 using checkpoint::StepId;
 using checkpoint::Storage;
 
@@ -210,6 +213,7 @@ void RemoteTier::GoOnFrom(const StepId& id) {
     return;
   }
   worker_.Submit([this, id] {  // The place may be slow, or not answer.
+    const WorkCount::Scope counts(&copied_);
     if (ends_) {
       return;
     }
@@ -253,6 +257,7 @@ void RemoteTier::CopyWanted() {
 }
 
 absl::Status RemoteTier::CopyOne(const StepId& id) {
+  const WorkCount::Scope counts(&copied_);
   const int64_t begin = Clock::Real().MonotonicNanos();
   DT_ASSIGN_OR_RETURN(const checkpoint::CopyResult copied,
                       checkpoint::CopyCheckpoint(near_, id, *remote_, Ignore, &ends_));
@@ -327,21 +332,28 @@ void RemoteTier::Note(const StepId& id, const absl::Status& status) {
   }
 }
 
+void RemoteTier::AwaitIdle() {
+  const auto ended = std::make_shared<BoundedQueue<bool>>(1);
+  worker_.Submit([ended] { ended->TryPush(true); });
+  uint64_t seen = copied_.done();
+  while (!ended->Pop(Deadline::After(kLookAtCopy)).has_value()) {
+    const uint64_t copied = copied_.done();
+    if (copied != std::exchange(seen, copied)) {
+      WorkCount::Note();
+    }
+  }
+}
+
 absl::Status RemoteTier::Finish() {
   std::optional<StepId> again;
-  const auto idle = [this] {
-    const auto ended = std::make_shared<BoundedQueue<bool>>(1);
-    worker_.Submit([ended] { ended->TryPush(true); });
-    ended->Pop(Deadline::Infinite());
-  };
-  idle();
+  AwaitIdle();
   {
     const std::lock_guard lock(mutex_);
     again = failed_;
   }
   if (again.has_value()) {
     Copy(*again);
-    idle();
+    AwaitIdle();
   }
   const std::lock_guard lock(mutex_);
   return failed_.has_value()

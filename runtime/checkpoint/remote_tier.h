@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/threads/work_count.h"
 #include "base/threads/worker.h"
 #include "checkpoint/commit/retention.h"
 #include "checkpoint/format/step_id.h"
@@ -59,7 +60,8 @@ class RemoteTier {
   // The checkpoints that are being copied or wait for it. Removed meanwhile they would never be
   // there, where a copy takes longer than checkpoint.keep saves. Thread-safe.
   std::set<checkpoint::StepId> InUse();
-  // Waits until the newest is there too. An error: it is durable here alone.
+  // Waits until the newest is there too; what is copied meanwhile is the caller's work
+  // (base/threads/work_count.h). An error: it is durable here alone.
   absl::Status Finish();
 
  private:
@@ -69,6 +71,8 @@ class RemoteTier {
   absl::Status BringBackOne(const checkpoint::StepId& id, bool is_damaged);
   // Makes place for a checkpoint that is damaged here, if the copy there is whole.
   absl::Status MakeWay(const checkpoint::StepId& id);
+  // Waits until the thread that copies has nothing to do.
+  void AwaitIdle();
   void CopyWanted();
   absl::Status CopyOne(const checkpoint::StepId& id);
   // Removes old checkpoints there, and what copies that failed or were cut have left. `copied`: the
@@ -89,6 +93,7 @@ class RemoteTier {
   std::optional<checkpoint::StepId> failed_;   // Its checkpoint, if it failed.
   int64_t failures_ = 0;
   std::atomic<bool> ends_{false};
+  WorkCount copied_;  // The work of the thread that copies.
   Worker worker_;  // Ends first.
 };
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/format/checksum.h"
 #include "checkpoint/storage/checked_file.h"
 
@@ -142,6 +143,28 @@ TEST(ForEachAtOnceTest, RunsOnSeveralThreads) {
                 gate.Pass();
                 return absl::OkStatus();
               }).ok());
+}
+
+TEST(WorkCountTest, CountsBlocksAndCallsOfItsThreadsWorkAlone) {
+  WorkCount count;
+  const PatternFile file(4 * kBlockBytes);
+  {
+    const WorkCount::Scope counts(&count);
+    BlockReader blocks(file, file.bytes());
+    for (int block = 0; block < 4; ++block) {
+      ASSERT_TRUE(blocks.Next().ok());
+    }
+    EXPECT_EQ(count.done(), 4U);
+    Gate gate(kReaders);
+    EXPECT_TRUE(ForEachAtOnce(kReaders, [&](uint64_t /*i*/) {
+                  gate.Pass();  // On as many threads.
+                  WorkCount::Note();
+                  return absl::OkStatus();
+                }).ok());
+    EXPECT_EQ(count.done(), 4 + 2 * kReaders) << "each call, and what it does";
+  }
+  WorkCount::Note();
+  EXPECT_EQ(count.done(), 4 + 2 * kReaders);
 }
 
 struct Checked {

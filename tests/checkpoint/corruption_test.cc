@@ -213,7 +213,7 @@ class LostTest : public CorruptionTest {
  protected:
   absl::StatusOr<Attempt> Start(const AttemptOptions& options) {
     AloneExchange alone;
-    return BeginAttempt(*storage_, alone, options, Deadline::After(absl::Minutes(1)));
+    return BeginAttempt(*storage_, alone, options, absl::Minutes(1));
   }
   // The start fails with an error that holds `said`, and changes nothing.
   void ExpectRefused(absl::StatusCode code, const std::vector<std::string>& said,

@@ -214,7 +214,7 @@ TEST(FaultTest, AnAttemptThatCannotBeginEndsOnAllRanksForNow) {
   RunRanks(2, [&](int rank, Exchange& exchange) {
     statuses[static_cast<size_t>(rank)] =
         BeginAttempt(*storage, exchange, {.job = "job", .fresh = true, .known_save = nullptr},
-                     Deadline::After(absl::Minutes(1)))
+                     absl::Minutes(1))
             .status();
   });
   for (const absl::Status& status : statuses) {

@@ -188,7 +188,7 @@ class Run {
       attempt.job = "job";
       attempt.fresh = fresh_;
       const auto begun =
-          BeginAttempt(*storage, exchange, attempt, Deadline::After(absl::Minutes(1)));
+          BeginAttempt(*storage, exchange, attempt, absl::Minutes(1));
       if (!begun.ok()) {
         if (rank == 0 && faulty.calls() <= at) {
           Refused(begun.status());
@@ -372,7 +372,7 @@ bool SaveOnce(MemoryFileSystem& memory, int64_t at, int64_t step) {
   AloneExchange alone;
   AttemptOptions attempt;
   attempt.job = "job";
-  const auto begun = BeginAttempt(*storage, alone, attempt, Deadline::After(absl::Minutes(1)));
+  const auto begun = BeginAttempt(*storage, alone, attempt, absl::Minutes(1));
   if (!begun.ok()) {
     return false;
   }

@@ -118,7 +118,7 @@ Start StartOne(Storage& storage, Exchange& exchange, size_t scale) {
   start.status = [&]() -> absl::Status {
     while (true) {
       DT_ASSIGN_OR_RETURN(const Attempt attempt,
-                          BeginAttempt(storage, exchange, options, Deadline::After(kTimeout)));
+                          BeginAttempt(storage, exchange, options, kTimeout));
       if (attempt.checkpoint == nullptr) {
         return absl::NotFoundError("a fresh start");
       }

@@ -368,7 +368,7 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
   std::vector<absl::Status> statuses(2);
   RunRanks(2, [&](int rank, Exchange& exchange) {
     auto attempt =
-        BeginAttempt(*storage_, exchange, {.job = "job"}, Deadline::After(absl::Minutes(1)));
+        BeginAttempt(*storage_, exchange, {.job = "job"}, absl::Minutes(1));
     if (!attempt.ok() || attempt->checkpoint == nullptr) {
       statuses[static_cast<size_t>(rank)] = attempt.status();
       return;
@@ -386,7 +386,7 @@ TEST_F(SaveLoadTest, ARunThatGoesOnKeepsItsId) {
   SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
   AloneExchange alone;
   const auto attempt = BeginAttempt(*storage_, alone, {.job = "of the new run directory"},
-                                    Deadline::After(absl::Minutes(1)));
+                                    absl::Minutes(1));
   ASSERT_TRUE(attempt.ok()) << attempt.status();
   EXPECT_EQ(attempt->epoch.job, "job");
   EXPECT_EQ(ReadEpoch(*storage_, 2)->job, "job");
@@ -408,7 +408,7 @@ class MuteExchange final : public Exchange {
 TEST_F(SaveLoadTest, AnAttemptOrASaveOfWhichTheOthersDoNotHearHasNotBegun) {
   MuteExchange mute;
   const absl::Status attempt =
-      BeginAttempt(*storage_, mute, {.job = "job"}, Deadline::After(absl::Minutes(1))).status();
+      BeginAttempt(*storage_, mute, {.job = "job"}, absl::Minutes(1)).status();
   EXPECT_TRUE(absl::IsUnavailable(attempt)) << attempt;
   FakeState state(3, 0, 2);
   Writer writer(*storage_, OptionsFor(Begin(2)));
@@ -471,7 +471,7 @@ TEST_F(SaveLoadTest, AFreshStartDoesNotResumeAndKeepsTheOldRun) {
   SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
   AloneExchange alone;
   auto attempt = BeginAttempt(*storage_, alone, {.job = "job", .fresh = true},
-                              Deadline::After(absl::Minutes(1)));
+                              absl::Minutes(1));
   ASSERT_TRUE(attempt.ok()) << attempt.status();
   EXPECT_EQ(attempt->checkpoint, nullptr);
   EXPECT_TRUE(absl::IsNotFound(FindLatest(*storage_).status()));

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/numeric/prng.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/storage/s3/digest.h"
 #include "checkpoint/storage/s3/xml.h"
 
@@ -122,6 +123,7 @@ absl::StatusOr<HttpReply> S3Client::Run(const Call& call, Trace* trace) {
     DT_ASSIGN_OR_RETURN(const Credentials credentials, credentials_.Get());
     place.credentials_origin = credentials.origin;
     absl::StatusOr<HttpReply> reply = TryOnce(call, place, credentials, deadline);
+    WorkCount::Note();  // Also a try that failed: their number and time have limits of their own.
     absl::Status status = reply.status();
     bool again = absl::IsUnavailable(status);
     if (reply.ok()) {

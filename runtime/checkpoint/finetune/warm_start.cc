@@ -12,9 +12,11 @@
 #include "base/deadline.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/restore/find_model.h"
 #include "dtrain/model_files.h"
 #include "dtrain/optimizer_config.h"
+#include "runtime/checkpoint/group_exchange.h"
 #include "runtime/checkpoint/restore/stored_weights.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/job/gather_texts.h"
@@ -174,6 +176,7 @@ absl::StatusOr<WarmStarted> ReadWarmStart(torch::nn::Module& module, const std::
   for (const WarmTensor& item : wanted) {
     DT_ASSIGN_OR_RETURN(const ModelTensor from, files->Describe(item.file_name));
     DT_RETURN_IF_ERROR(ReadTensor(*files, item));
+    WorkCount::Note();
     result.read.push_back(item.name());
     const absl::StatusOr<DType> stored = DTypeOf(from.dtype);
     const absl::StatusOr<DType> type = DTypeOf(item.tensor.scalar_type());
@@ -203,21 +206,25 @@ absl::StatusOr<std::string> FindModelFolder(const std::string& path) {
 
 absl::StatusOr<WarmStarted> WarmStart(Job& job, torch::nn::Module& module, const std::string& path,
                                       const WarmStartOptions& options) {
+  const absl::Duration timeout = absl::Seconds(job.config().comm_timeout_seconds());
   absl::StatusOr<WarmStarted> mine = WarmStarted();
-  if (job.rank() == 0) {
-    // The others wait, so that an exception, as of public_name, has to reach them too.
-    const auto read = [&] {
-      mine = ReadWarmStart(module, path, options);
-      return absl::OkStatus();
-    };
-    const absl::Status thrown = CallSafely([] { return std::string("in WarmStart"); }, read);
-    mine = thrown.ok() ? std::move(mine) : absl::StatusOr<WarmStarted>(thrown);
-  }
-  // The others wait while rank 0 reads.
+  // The others wait while rank 0 reads, so that an exception, as of public_name, has to reach them
+  // too.
+  const auto read = [&]() -> absl::Status {
+    if (job.rank() == 0) {
+      const absl::Status thrown = CallSafely([] { return std::string("in WarmStart"); }, [&] {
+        mine = ReadWarmStart(module, path, options);
+        return absl::OkStatus();
+      });
+      mine = thrown.ok() ? std::move(mine) : absl::StatusOr<WarmStarted>(thrown);
+    }
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(GroupExchange(job.group()).Together(read, timeout));
   DT_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
       GatherTexts(job.group(), job.rank() == 0 ? DumpJson(EncodeResult(mine)) : "",
-                  Deadline::After(absl::Seconds(job.config().comm_timeout_seconds()))));
+                  Deadline::After(timeout)));
   if (job.rank() == 0) {
     return mine;
   }

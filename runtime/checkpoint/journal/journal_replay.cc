@@ -1,11 +1,13 @@
 #include "runtime/checkpoint/journal/journal_replay.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/journal/journal.h"
@@ -20,56 +22,79 @@ namespace {
 // A rank says this in place of a step when it has dropped a copy.
 constexpr char kMended[] = "mended";
 
-// Collective: reads this rank's share of the journal and compares it with its checksums. All open
-// it anew where a rank has dropped a damaged copy of a file for another one. Gives on rank 0 the
-// step to which all have found it whole.
-absl::StatusOr<int64_t> VerifyShares(checkpoint::Journal& journal, const ReplayFrom& from) {
+// The journal as one rank sees it, and what the rank says of its share.
+struct Share {
+  std::optional<checkpoint::Journal> journal;
+  int64_t last = 0;  // The step to which the share is whole.
+  std::string said;
+};
+
+// Reads this rank's share of the journal and compares it with its checksums.
+absl::StatusOr<Share> VerifyShare(const ReplayFrom& from, bool may_mend) {
   const int rank = from.exchange.rank();
   const int world_size = from.exchange.world_size();
-  for (bool may_mend = from.storage.may_hold_copies();; may_mend = false) {
-    const int64_t mine = journal.Verify(rank, world_size);
-    std::string said = absl::StrCat(mine);
-    if (may_mend && (mine < journal.last() || !journal.is_whole())) {
-      const auto mended = checkpoint::MendSegments(from.storage, from.checkpoint, rank, world_size);
-      if (!mended.ok()) {
-        DT_LOG(Warning) << "the journal's copies cannot be compared: " << mended.status().message();
-      }
-      said = mended.value_or(true) ? kMended : said;
+  Share share;
+  DT_ASSIGN_OR_RETURN(share.journal, checkpoint::Journal::Open(from.storage, from.checkpoint));
+  share.last = share.journal->Verify(rank, world_size);
+  share.said = absl::StrCat(share.last);
+  if (may_mend && (share.last < share.journal->last() || !share.journal->is_whole())) {
+    const auto mended = checkpoint::MendSegments(from.storage, from.checkpoint, rank, world_size);
+    if (!mended.ok()) {
+      DT_LOG(Warning) << "the journal's copies cannot be compared: " << mended.status().message();
     }
+    share.said = mended.value_or(true) ? kMended : share.said;
+  }
+  return share;
+}
+
+// Collective: the journal, on rank 0 up to the step to which all have found their shares whole. All
+// open it anew where a rank has dropped a damaged copy of a file for another one.
+absl::StatusOr<checkpoint::Journal> OpenVerified(const ReplayFrom& from) {
+  for (bool may_mend = from.storage.may_hold_copies();; may_mend = false) {
+    absl::StatusOr<Share> share = absl::InternalError("the journal was not read");
+    DT_RETURN_IF_ERROR(from.exchange.Together(
+        [&] {
+          share = VerifyShare(from, may_mend);
+          return share.status();
+        },
+        from.timeout));
     DT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                        from.exchange.Gather(said, from.deadline));
-    int64_t last = mine;
+                        from.exchange.Gather(share->said, Deadline::After(from.timeout)));
+    int64_t last = share->last;
     for (const std::string& text : all) {  // Empty on all ranks but rank 0.
       int64_t other = 0;
       last = std::min(last, absl::SimpleAtoi(text, &other) ? other : from.checkpoint.step);
     }
     const bool any = std::find(all.begin(), all.end(), kMended) != all.end();
-    DT_ASSIGN_OR_RETURN(const std::string again,
-                        from.exchange.Broadcast(any ? kMended : "", from.deadline));
+    DT_ASSIGN_OR_RETURN(
+        const std::string again,
+        from.exchange.Broadcast(any ? kMended : "", Deadline::After(from.timeout)));
     if (again.empty()) {
-      return last;
+      share->journal->CutTo(last);
+      return *std::move(share->journal);
     }
-    DT_ASSIGN_OR_RETURN(journal, checkpoint::Journal::Open(from.storage, from.checkpoint));
   }
 }
 
-// Collective: the step to which all ranks can replay, by rank 0's choice among what each of them
-// has verified.
-absl::StatusOr<int64_t> AgreeOnLast(checkpoint::Journal& journal, const ReplayFrom& from) {
-  DT_ASSIGN_OR_RETURN(int64_t last, VerifyShares(journal, from));
-  journal.CutTo(last);
-  DT_ASSIGN_OR_RETURN(const std::string chosen,
-                      from.exchange.Broadcast(absl::StrCat(journal.last()), from.deadline));
+// Collective: the journal up to the step to which all ranks can replay, by rank 0's choice among
+// what each of them has verified.
+absl::StatusOr<checkpoint::Journal> OpenAgreed(const ReplayFrom& from) {
+  DT_ASSIGN_OR_RETURN(checkpoint::Journal journal, OpenVerified(from));
+  DT_ASSIGN_OR_RETURN(
+      const std::string chosen,
+      from.exchange.Broadcast(absl::StrCat(journal.last()), Deadline::After(from.timeout)));
+  int64_t last = 0;
   if (!absl::SimpleAtoi(chosen, &last)) {
     return absl::InternalError(absl::StrCat("rank 0 chose \"", chosen, "\" as the journal's end"));
   }
   journal.CutTo(last);
-  return journal.last() == last
-             ? absl::StatusOr<int64_t>(last)
-             : absl::UnavailableError(absl::StrFormat(
-                   "rank 0 reads the journal up to step %d, this rank up to step %d: all ranks "
-                   "must see the same files in %s",
-                   last, journal.last(), from.storage.DisplayName(checkpoint::kJournalFolder)));
+  if (journal.last() != last) {
+    return absl::UnavailableError(absl::StrFormat(
+        "rank 0 reads the journal up to step %d, this rank up to step %d: all ranks must see the "
+        "same files in %s",
+        last, journal.last(), from.storage.DisplayName(checkpoint::kJournalFolder)));
+  }
+  return journal;
 }
 
 // "optimizer.params.lr was 0.1, now 0.2"; "": they are equal.
@@ -109,6 +134,15 @@ absl::Status CheckSettings(const checkpoint::Journal& journal, const ReplayFrom&
   return absl::OkStatus();
 }
 
+// Collective: ReadGradient on all ranks, none of which goes on before all have read. So their
+// updates begin together, and a rank that waits for a slower one waits for a step at most.
+absl::Status ReadTogether(const ReplayFrom& from, const EngineState& state,
+                          const checkpoint::Journal::Files& files, int64_t step,
+                          const GradientMemory& gradient) {
+  DT_RETURN_IF_ERROR(ReadGradient(state, files, step, gradient));
+  return from.exchange.Gather(absl::StrCat(step), Deadline::After(from.timeout)).status();
+}
+
 // The file of this rank, or rank 0's where another number of ranks wrote it.
 size_t OwnFile(const checkpoint::Journal::Files& files, const RankPlace& place) {
   return static_cast<int>(files.size()) == place.world_size ? static_cast<size_t>(place.rank) : 0;
@@ -120,14 +154,18 @@ absl::StatusOr<Replayed> ReplayJournal(const ReplayFrom& from, const Config& con
                                        absl::Span<const NamedTensor> tensors, RankPlace place,
                                        Engine& engine) {
   Replayed replayed;
-  DT_ASSIGN_OR_RETURN(checkpoint::Journal journal,
-                      checkpoint::Journal::Open(from.storage, from.checkpoint));
-  DT_ASSIGN_OR_RETURN(const int64_t last, AgreeOnLast(journal, from));
+  DT_ASSIGN_OR_RETURN(const checkpoint::Journal journal, OpenAgreed(from));
+  const int64_t last = journal.last();
   if (last == from.checkpoint.step) {
     return replayed;
   }
-  checkpoint::KeepSegments(from.storage, journal.segments(), from.exchange.rank(),
-                           from.exchange.world_size());
+  DT_RETURN_IF_ERROR(from.exchange.Together(
+      [&] {
+        checkpoint::KeepSegments(from.storage, journal.segments(), from.exchange.rank(),
+                                 from.exchange.world_size());
+        return absl::OkStatus();
+      },
+      from.timeout));
   EngineState& state = engine.state();
   DT_RETURN_IF_ERROR(CheckSettings(journal, from, config));
   for (int64_t step = from.checkpoint.step + 1; step <= last; ++step) {
@@ -142,7 +180,8 @@ absl::StatusOr<Replayed> ReplayJournal(const ReplayFrom& from, const Config& con
     }
     DT_RETURN_IF_ERROR(Annotate(engine.Replay(end,
                                               [&](const GradientMemory& gradient) {
-                                                return ReadGradient(state, files, step, gradient);
+                                                return ReadTogether(from, state, files, step,
+                                                                    gradient);
                                               }),
                                 absl::StrFormat("replay of step %d", step)));
     ++replayed.steps;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
+#include "absl/time/time.h"
 #include "base/json.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/format/step_id.h"
@@ -27,7 +27,7 @@ struct ReplayFrom {
   checkpoint::Storage& storage;
   checkpoint::StepId checkpoint;  // The engine holds it.
   checkpoint::Exchange& exchange;
-  Deadline deadline;
+  absl::Duration timeout;  // Of an exchange, and of a step or another piece of a rank's work.
 };
 
 // Collective. Weights, optimizer states, random numbers and `tensors` are then as they were behind

@@ -55,13 +55,17 @@ absl::Status StateRestore::AskFor(RestoreReads& reads) {
 absl::StatusOr<checkpoint::RestoreOutcome> StateRestore::Read(checkpoint::Checkpoint& from,
                                                               checkpoint::Exchange& exchange) {
   values_.clear();
+  const absl::Duration timeout = absl::Seconds(job_.config().comm_timeout_seconds());
   RestoreReads reads(from);
-  absl::Status status = AskFor(reads);
-  if (status.ok()) {
-    status = reads.Run();
-  }
-  return checkpoint::AgreeOnRestore(from, status, exchange,
-                                    absl::Seconds(job_.config().comm_timeout_seconds()));
+  absl::Status status;
+  DT_RETURN_IF_ERROR(exchange.Together(
+      [&] {
+        status = AskFor(reads);
+        status.Update(status.ok() ? reads.Run() : absl::OkStatus());
+        return absl::OkStatus();
+      },
+      timeout));
+  return checkpoint::AgreeOnRestore(from, status, exchange, timeout);
 }
 
 absl::StatusOr<std::string> StateRestore::Apply() {

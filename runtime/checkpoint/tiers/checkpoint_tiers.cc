@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
@@ -17,8 +16,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/threads/bounded_queue.h"
-#include "base/threads/worker.h"
 #include "checkpoint/restore/verify.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "comm/side_lines.h"
@@ -29,11 +26,8 @@
 namespace dtrain {
 namespace {
 
-// How often rank 0 tells the others that it still copies a checkpoint, at least.
-constexpr absl::Duration kTellCopying = absl::Seconds(5);
 constexpr absl::Duration kStaleReplicaAge = absl::Hours(24);
-// Its messages; any other text says why the copy failed.
-constexpr char kCopiesStill[] = "copies";
+// Rank 0's message; any other text says why its copy failed.
 constexpr char kCopied[] = "copied";
 
 std::string SharedFolder(const Job& job) {
@@ -109,8 +103,8 @@ CheckpointTiers::~CheckpointTiers() {
   }
 }
 
-Deadline CheckpointTiers::CallDeadline() const {
-  return Deadline::After(absl::Seconds(job_.config().comm_timeout_seconds()));
+absl::Duration CheckpointTiers::CallTime() const {
+  return absl::Seconds(job_.config().comm_timeout_seconds());
 }
 
 absl::Status CheckpointTiers::OpenShared() {
@@ -323,23 +317,21 @@ absl::Status CheckpointTiers::CheckRoom(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<checkpoint::Attempt> CheckpointTiers::Begin(checkpoint::AttemptOptions options,
-                                                           Deadline deadline) {
+absl::StatusOr<checkpoint::Attempt> CheckpointTiers::Begin(checkpoint::AttemptOptions options) {
   if (source_ == nullptr) {
     if (!options.fresh && !job_.config().checkpoint_remote().empty()) {
       DT_RETURN_IF_ERROR(CopyOnRank0([&] { return remote_->BringBack(options.damaged); }));
-      deadline = CallDeadline();  // The copy may have taken longer.
     }
-    return checkpoint::BeginAttempt(*disk_, exchange_, options, deadline);
+    return checkpoint::BeginAttempt(*disk_, exchange_, options, CallTime());
   }
   const bool is_rank0 = job_.rank() == 0;
   options.before_open = [&](const checkpoint::StepId& id) -> absl::Status {
     DT_ASSIGN_OR_RETURN(
         const std::string found,
-        exchange_.Broadcast(is_rank0 ? source_->FoundFiles(id) : std::string(), deadline));
+        exchange_.Broadcast(is_rank0 ? source_->FoundFiles(id) : std::string(), CallDeadline()));
     return is_rank0 ? absl::OkStatus() : source_->TakeFoundFiles(found);
   };
-  return checkpoint::BeginAttempt(*source_, exchange_, options, deadline);
+  return checkpoint::BeginAttempt(*source_, exchange_, options, CallTime());
 }
 
 void CheckpointTiers::CopyRestored(const checkpoint::StepId& id) {
@@ -350,35 +342,20 @@ void CheckpointTiers::CopyRestored(const checkpoint::StepId& id) {
   }
 }
 
-absl::Status CheckpointTiers::CopyOnRank0(const std::function<absl::Status()>& copy) {
-  if (job_.rank() != 0) {
-    std::string text = kCopiesStill;
-    while (text == kCopiesStill) {
-      DT_ASSIGN_OR_RETURN(text, exchange_.Broadcast("", CallDeadline()));
-    }
-    return text == kCopied ? absl::OkStatus() : absl::UnavailableError(text);
-  }
-  BoundedQueue<absl::Status> ended(1);
-  Worker worker({.name = "dtrain-copy", .queue_capacity = 1});
-  worker.Submit([&] {
-    absl::Status status = absl::InternalError("the thread that copies met an exception");
-    const absl::Cleanup end = [&] { ended.TryPush(std::move(status)); };
-    status = copy();
-  });
-  const absl::Duration tell =
-      std::min(kTellCopying, absl::Seconds(job_.config().comm_timeout_seconds()) / 4);
-  while (true) {
-    // Else the agent would take a long copy for a hang of this rank.
-    const InnerPhase still(job_.state().heartbeat.get(), "save");
-    const std::optional<absl::Status> end = ended.Pop(Deadline::After(tell));
-    const std::string text = !end.has_value() ? kCopiesStill
-                             : end->ok()      ? kCopied
-                                              : std::string(end->message());
-    DT_RETURN_IF_ERROR(exchange_.Broadcast(text, CallDeadline()).status());
-    if (end.has_value()) {
-      return *end;
-    }
-  }
+absl::Status CheckpointTiers::CopyOnRank0(absl::FunctionRef<absl::Status()> copy) {
+  const bool is_rank0 = job_.rank() == 0;
+  // Behind the last step the agent would else expect the program's own code to go on soon.
+  const InnerPhase copies(is_rank0 ? job_.state().heartbeat.get() : nullptr, "save");
+  absl::Status status;
+  DT_RETURN_IF_ERROR(exchange_.Together(
+      [&] {
+        status = is_rank0 ? copy() : absl::OkStatus();
+        return absl::OkStatus();
+      },
+      CallTime()));
+  const std::string mine = status.ok() ? kCopied : std::string(status.message());
+  DT_ASSIGN_OR_RETURN(const std::string text, exchange_.Broadcast(mine, CallDeadline()));
+  return is_rank0 ? status : text == kCopied ? absl::OkStatus() : absl::UnavailableError(text);
 }
 
 absl::Status CheckpointTiers::Finish(bool stopping) {

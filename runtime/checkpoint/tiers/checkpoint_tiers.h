@@ -17,8 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/restore/reader.h"
@@ -51,7 +53,7 @@ class CheckpointTiers {
   // Collective with a journal, whose replicas share what is left of the room.
   absl::Status CheckRoom(uint64_t bytes);
   // Collective: checkpoint::BeginAttempt, over all places.
-  absl::StatusOr<checkpoint::Attempt> Begin(checkpoint::AttemptOptions options, Deadline deadline);
+  absl::StatusOr<checkpoint::Attempt> Begin(checkpoint::AttemptOptions options);
   // The run goes on from a checkpoint, which may not be in the place behind: it must not depend on
   // the disks and hosts that are left.
   void CopyRestored(const checkpoint::StepId& id);
@@ -81,9 +83,10 @@ class CheckpointTiers {
   // `bytes`.
   ReplicaRoom RoomForKept(uint64_t bytes);
   // Collective: how `copy` ends on rank 0, which alone calls it. It may take longer than a call of
-  // the group: rank 0 tells the others meanwhile that it has not ended.
-  absl::Status CopyOnRank0(const std::function<absl::Status()>& copy);
-  Deadline CallDeadline() const;
+  // the group (Exchange::Together).
+  absl::Status CopyOnRank0(absl::FunctionRef<absl::Status()> copy);
+  absl::Duration CallTime() const;
+  Deadline CallDeadline() const { return Deadline::After(CallTime()); }
 
   Job& job_;
   checkpoint::Exchange& exchange_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 
 namespace dtrain {
 namespace {
@@ -248,8 +249,12 @@ absl::StatusOr<FileReply> PeerLines::CallWithin(absl::Duration timeout, const Fi
                                                 absl::Span<const std::byte> data,
                                                 absl::Span<std::byte> into) {
   DT_ASSIGN_OR_RETURN(auto socket, Take());
+  if (timeout > timeout_) {  // Who waits for this rank would else think that it hangs.
+    WorkCount::Allow(timeout - timeout_);
+  }
   DT_ASSIGN_OR_RETURN(FileReply reply,
                       CallOn(*socket, request, data, into, Deadline::After(timeout)));
+  WorkCount::Note();
   Return(std::move(socket));
   DT_RETURN_IF_ERROR(Annotate(reply.status, absl::StrCat("host ", peer_.host)));
   return reply;

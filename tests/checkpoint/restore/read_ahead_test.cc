@@ -122,7 +122,7 @@ class ReadAheadTest : public ::testing::Test {
   static std::unique_ptr<Checkpoint> Begin(Storage& storage) {
     AloneExchange alone;
     const AttemptOptions options{.job = "job", .verify = Verify::kSizes};
-    auto attempt = BeginAttempt(storage, alone, options, Deadline::After(absl::Minutes(1)));
+    auto attempt = BeginAttempt(storage, alone, options, absl::Minutes(1));
     DT_CHECK_OK(attempt.status());
     DT_CHECK(attempt->checkpoint != nullptr);
     return std::move(attempt->checkpoint);

@@ -21,7 +21,7 @@ int Run(char** argv) {
   }
   AloneExchange alone;
   auto attempt = BeginAttempt(**storage, alone, {.job = "job", .fresh = false, .known_save = {}},
-                              Deadline::Infinite());
+                              absl::Minutes(1));
   if (!attempt.ok()) {
     std::fprintf(stderr, "%s\n", attempt.status().ToString().c_str());
     return 1;
