@@ -377,9 +377,10 @@ absl::Status Checkpointer::MaybeSave(int64_t step) {
   if (!stopping) {
     return absl::OkStatus();
   }
+  // Before the copy, for which the others need not wait.
+  DT_ASSIGN_OR_RETURN(const std::string why, WhatStopped(state.job));
   saved.Update(state.tiers->Finish(/*stopping=*/true));
   state.job.metrics().Flush();
-  DT_ASSIGN_OR_RETURN(const std::string why, WhatStopped(state.job));
   state.job.state().saved_at_stop = saved.ok();
   if (saved.ok()) {
     TellStopping(state.job, AgentMessage::kStepSaved, step);

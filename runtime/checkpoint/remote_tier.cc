@@ -18,6 +18,8 @@
 #include "checkpoint/storage/posix_storage.h"
 #include "checkpoint/storage/s3/s3_storage.h"
 #include "runtime/checkpoint/save_policy.h"
+#include "runtime/job/heartbeat.h"
+#include "runtime/job/job_state.h"
 
 namespace dtrain {
 namespace {
@@ -336,9 +338,16 @@ void RemoteTier::AwaitIdle() {
   const auto ended = std::make_shared<BoundedQueue<bool>>(1);
   worker_.Submit([ended] { ended->TryPush(true); });
   uint64_t seen = copied_.done();
-  while (!ended->Pop(Deadline::After(kLookAtCopy)).has_value()) {
+  bool gets_on = true;
+  while (true) {
+    // At a stop the other ranks do not wait for this one: its phases alone show the agent progress.
+    const InnerPhase copies(gets_on ? job_.state().heartbeat.get() : nullptr, "save");
+    if (ended->Pop(Deadline::After(kLookAtCopy)).has_value()) {
+      return;
+    }
     const uint64_t copied = copied_.done();
-    if (copied != std::exchange(seen, copied)) {
+    gets_on = copied != std::exchange(seen, copied);
+    if (gets_on) {
       WorkCount::Note();
     }
   }
