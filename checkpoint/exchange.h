@@ -29,8 +29,8 @@ class Exchange {
   virtual absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) = 0;
   // Does this rank's `work`, which does not use the exchange, and returns when all ranks have done
   // theirs: however long that takes, as long as each rank that still works does a piece of it
-  // (base/threads/work_count.h) within about `timeout`. Gives the error of this rank's work, else that of
-  // the wait. Here: the work alone.
+  // (base/threads/work_count.h) within about `timeout`. Gives the error of this rank's work, else
+  // that of the wait. Here: the work alone.
   virtual absl::Status Together(absl::FunctionRef<absl::Status()> work,
                                 absl::Duration /*timeout*/) {
     return work();

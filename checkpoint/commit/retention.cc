@@ -177,9 +177,8 @@ absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
       return true;
     }
     absl::StatusOr<Manifest> manifest = ReadManifest(storage, id);
-    absl::Status status = manifest.ok()
-                              ? VerifyFiles(storage, *manifest, Verify::kHashes, gives_up)
-                              : manifest.status();
+    absl::Status status = manifest.ok() ? VerifyFiles(storage, *manifest, Verify::kHashes, gives_up)
+                                        : manifest.status();
     if (status.ok()) {  // Its writer may have died, or lost touch, before it was durable.
       status = storage.SyncDirectory(id.DirectoryName());
     }

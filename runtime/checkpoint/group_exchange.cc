@@ -62,8 +62,8 @@ class WorkOfAll {
       bool is_done = false;
       {
         std::unique_lock lock(mutex_);
-        is_done = changed_.wait_for(lock, absl::ToChronoNanoseconds(apart),
-                                    [this] { return is_done_; });
+        is_done =
+            changed_.wait_for(lock, absl::ToChronoNanoseconds(apart), [this] { return is_done_; });
       }
       const uint64_t done = mine_.done();
       if (is_done || done != std::exchange(told, done) || mine_.is_allowed()) {

@@ -94,7 +94,7 @@ class RemoteTier {
   int64_t failures_ = 0;
   std::atomic<bool> ends_{false};
   WorkCount copied_;  // The work of the thread that copies.
-  Worker worker_;  // Ends first.
+  Worker worker_;     // Ends first.
 };
 
 }  // namespace dtrain

@@ -23,8 +23,8 @@ absl::Status Fenced(const absl::Status& status);
 
 // The end of a job that was stopped: Cancelled if its last step is saved in `folder`, else an error
 // that is temporary, whatever kept the save from it, and the host's own where a full disk, one that
-// fails or one that may not be written did. `stop`: why and behind which step. `saved`: how its save
-// ended.
+// fails or one that may not be written did. `stop`: why and behind which step. `saved`: how its
+// save ended.
 absl::Status Stopped(const std::string& stop, const absl::Status& saved, const std::string& folder);
 
 }  // namespace dtrain

@@ -187,8 +187,7 @@ class Run {
       AttemptOptions attempt;
       attempt.job = "job";
       attempt.fresh = fresh_;
-      const auto begun =
-          BeginAttempt(*storage, exchange, attempt, absl::Minutes(1));
+      const auto begun = BeginAttempt(*storage, exchange, attempt, absl::Minutes(1));
       if (!begun.ok()) {
         if (rank == 0 && faulty.calls() <= at) {
           Refused(begun.status());

@@ -367,8 +367,7 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
   std::vector<int64_t> epochs(2);
   std::vector<absl::Status> statuses(2);
   RunRanks(2, [&](int rank, Exchange& exchange) {
-    auto attempt =
-        BeginAttempt(*storage_, exchange, {.job = "job"}, absl::Minutes(1));
+    auto attempt = BeginAttempt(*storage_, exchange, {.job = "job"}, absl::Minutes(1));
     if (!attempt.ok() || attempt->checkpoint == nullptr) {
       statuses[static_cast<size_t>(rank)] = attempt.status();
       return;
@@ -385,8 +384,8 @@ TEST_F(SaveLoadTest, BeginAttemptGivesAllRanksTheSameEpochAndCheckpoint) {
 TEST_F(SaveLoadTest, ARunThatGoesOnKeepsItsId) {
   SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
   AloneExchange alone;
-  const auto attempt = BeginAttempt(*storage_, alone, {.job = "of the new run directory"},
-                                    absl::Minutes(1));
+  const auto attempt =
+      BeginAttempt(*storage_, alone, {.job = "of the new run directory"}, absl::Minutes(1));
   ASSERT_TRUE(attempt.ok()) << attempt.status();
   EXPECT_EQ(attempt->epoch.job, "job");
   EXPECT_EQ(ReadEpoch(*storage_, 2)->job, "job");
@@ -470,8 +469,7 @@ TEST_F(SaveLoadTest, NothingIsCommittedBeforeEveryRankHasSaidThatItsFilesAreDura
 TEST_F(SaveLoadTest, AFreshStartDoesNotResumeAndKeepsTheOldRun) {
   SaveOnRanks(*storage_, OptionsFor(Begin()), 1, 8);
   AloneExchange alone;
-  auto attempt = BeginAttempt(*storage_, alone, {.job = "job", .fresh = true},
-                              absl::Minutes(1));
+  auto attempt = BeginAttempt(*storage_, alone, {.job = "job", .fresh = true}, absl::Minutes(1));
   ASSERT_TRUE(attempt.ok()) << attempt.status();
   EXPECT_EQ(attempt->checkpoint, nullptr);
   EXPECT_TRUE(absl::IsNotFound(FindLatest(*storage_).status()));

@@ -212,19 +212,19 @@ absl::StatusOr<WarmStarted> WarmStart(Job& job, torch::nn::Module& module, const
   // too.
   const auto read = [&]() -> absl::Status {
     if (job.rank() == 0) {
-      const absl::Status thrown = CallSafely([] { return std::string("in WarmStart"); }, [&] {
-        mine = ReadWarmStart(module, path, options);
-        return absl::OkStatus();
-      });
+      const absl::Status thrown = CallSafely([] { return std::string("in WarmStart"); },
+                                             [&] {
+                                               mine = ReadWarmStart(module, path, options);
+                                               return absl::OkStatus();
+                                             });
       mine = thrown.ok() ? std::move(mine) : absl::StatusOr<WarmStarted>(thrown);
     }
     return absl::OkStatus();
   };
   DT_RETURN_IF_ERROR(GroupExchange(job.group()).Together(read, timeout));
-  DT_ASSIGN_OR_RETURN(
-      const std::vector<std::string> texts,
-      GatherTexts(job.group(), job.rank() == 0 ? DumpJson(EncodeResult(mine)) : "",
-                  Deadline::After(timeout)));
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      GatherTexts(job.group(), job.rank() == 0 ? DumpJson(EncodeResult(mine)) : "",
+                                  Deadline::After(timeout)));
   if (job.rank() == 0) {
     return mine;
   }

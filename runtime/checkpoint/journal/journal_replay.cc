@@ -66,9 +66,8 @@ absl::StatusOr<checkpoint::Journal> OpenVerified(const ReplayFrom& from) {
       last = std::min(last, absl::SimpleAtoi(text, &other) ? other : from.checkpoint.step);
     }
     const bool any = std::find(all.begin(), all.end(), kMended) != all.end();
-    DT_ASSIGN_OR_RETURN(
-        const std::string again,
-        from.exchange.Broadcast(any ? kMended : "", Deadline::After(from.timeout)));
+    DT_ASSIGN_OR_RETURN(const std::string again,
+                        from.exchange.Broadcast(any ? kMended : "", Deadline::After(from.timeout)));
     if (again.empty()) {
       share->journal->CutTo(last);
       return *std::move(share->journal);

@@ -85,6 +85,7 @@ class Cluster {
   std::vector<ElasticAction> ends;       // kDismiss and kEnd.
   std::string why;                       // Of the last start.
   FailureCounts kept;                    // Likewise.
+  std::string unsaved;                   // What all ranks say of a save at a stop that fails.
 
  private:
   void Report(int id, NodeReport report) {
@@ -92,6 +93,14 @@ class Cluster {
     report.durable_step = id == 0 ? durable_ : -1;
     running_.erase(id);
     job_.Report(id, report, now_);
+  }
+  NodeReport AfterStop(int id) const {
+    NodeReport report{.code = 143, .stop_signal = SIGTERM};
+    if (!unsaved.empty()) {
+      report.code = 75;
+      report.cause = RankEnd{.rank = id, .node = id, .exit_code = 75, .error = unsaved};
+    }
+    return report;
   }
   void Obey() {
     for (std::vector<ElasticAction> actions = job_.TakeActions(); !actions.empty();
@@ -116,8 +125,7 @@ class Cluster {
         return;
       case Kind::kStop:
         for (const int id : std::set<int>(running_)) {
-          Report(id, action.save ? NodeReport{.code = 143, .stop_signal = SIGTERM}
-                                 : NodeReport{.code = 75});
+          Report(id, action.save ? AfterStop(id) : NodeReport{.code = 75});
         }
         return;
       case Kind::kPark:
@@ -296,6 +304,17 @@ TEST(SetAside, ASuccessorOfTheCoordinatorKeepsTheNodeAside) {
   EXPECT_THAT(cluster.starts, IsEmpty());
   EXPECT_THAT(cluster.job().world(), ElementsAre(0));
   EXPECT_THAT(cluster.ends, IsEmpty());
+}
+
+TEST(SetAside, AHostThatCannotSaveAtAPlannedStopIsSetAside) {
+  Cluster cluster(Options(1, 4));
+  cluster.unsaved =
+      "stopped by SIGTERM after step 7, but that step could not be saved: save of step 7: rank 2: "
+      "state/rank-2: No space left on device";
+  ASSERT_TRUE(cluster.job().Drain(3, 0).ok());
+  cluster.Pass(3);
+  EXPECT_THAT(cluster.starts.back(), ElementsAre(0, 1));
+  EXPECT_THAT(cluster.parked[2], HasSubstr("node 2 (host h2) is set aside for 10s"));
 }
 
 TEST(SetAside, TheNodeIsThatOfTheRankThatTheOthersName) {

@@ -343,9 +343,8 @@ absl::Status AskTwice(RankContext& context, const comm::SideLines& lines) {
   const Deadline deadline = Deadline::After(kTime);
   DT_ASSIGN_OR_RETURN(const std::string text, context.store->Get("where", deadline));
   DT_ASSIGN_OR_RETURN(const comm::Endpoint where, comm::ParseEndpoint(text));
-  PeerStorage disk(
-      std::make_shared<PeerLines>(lines, PeerLines::Peer{1, where, "other"}, kTime),
-      FilePlace::kDisk, "/there");
+  PeerStorage disk(std::make_shared<PeerLines>(lines, PeerLines::Peer{1, where, "other"}, kTime),
+                   FilePlace::kDisk, "/there");
   const absl::Status refused = disk.List("").status();
   DT_RETURN_IF_ERROR(Expect(absl::IsUnavailable(refused), refused.ToString()));
   DT_RETURN_IF_ERROR(context.store->Set("refused", "1", deadline));
