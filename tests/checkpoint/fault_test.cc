@@ -6,6 +6,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/device_error.h"
@@ -236,8 +238,9 @@ class DeafExchange final : public Exchange {
     return inner_.Gather(mine, deadline);
   }
   absl::StatusOr<std::string> Broadcast(absl::string_view text, Deadline deadline) override {
-    return ++broadcasts_ == 2 ? absl::UnavailableError("lost on purpose")
-                              : inner_.Broadcast(text, deadline);
+    // It goes on only when rank 0 has decided, or it would remove folders that rank 0 still fills.
+    absl::StatusOr<std::string> heard = inner_.Broadcast(text, deadline);
+    return ++broadcasts_ == 2 ? absl::UnavailableError("lost on purpose") : std::move(heard);
   }
 
  private:

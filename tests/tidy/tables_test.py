@@ -87,8 +87,8 @@ class Environment(unittest.TestCase):
             if path in self.READERS:
                 names += re.findall(rf'"({self.NAME})"', text)
                 names += [prefix + "*" for prefix in re.findall(r'"([A-Z]+_)"', text)]
-            if path == "launcher/options.cc":  # Names that it makes of flags.
-                names += [prefix + "*" for prefix in re.findall(r'StrCat\("([A-Z]+_)"', text)]
+            if path == "launcher/torchrun_flags.cc":  # Names that it makes of flags.
+                names += [prefix + "*" for prefix in re.findall(r'kVariablePrefix\[\] = "([A-Z]+_)"', text)]
             for name in names:
                 found.setdefault(name, path)
         return {n: p for n, p in found.items()
