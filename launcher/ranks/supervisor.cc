@@ -468,11 +468,9 @@ bool Supervisor::Finished() {
   if (!told_.own_end) {
     told_.own_end = true;
     PublishFailure();  // Published again when a harder end came after the first report.
-    if (parts_.peers.nodes() > 1) {
-      Order ended;
-      ended.durable_step = parts_.reporter.ReadDurableStep();
-      parts_.peers.Publish(std::move(ended));
-    }
+    Order ended;
+    ended.durable_step = parts_.reporter.ReadDurableStep();
+    parts_.peers.Publish(std::move(ended));
   }
   // TakeOrders has yet to note a loss that became known just now, or the attempt would count as one
   // that has ended well.
