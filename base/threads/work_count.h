@@ -22,9 +22,13 @@ class WorkCount {
   WorkCount& operator=(const WorkCount&) = delete;
 
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
-  // Whether the time of Allow has not passed.
-  bool is_allowed() const {
-    return Clock::Real().MonotonicNanos() < allowed_until_.load(std::memory_order_relaxed);
+  // Whether a piece was done since done() was `seen`, which becomes what it is now, or the time of
+  // Allow has not passed.
+  bool GetsOn(uint64_t& seen) const {
+    const uint64_t now = done();
+    const bool is_allowed =
+        Clock::Real().MonotonicNanos() < allowed_until_.load(std::memory_order_relaxed);
+    return now != std::exchange(seen, now) || is_allowed;
   }
 
   // A piece of this thread's work is done.

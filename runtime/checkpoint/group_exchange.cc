@@ -65,8 +65,7 @@ class WorkOfAll {
         is_done =
             changed_.wait_for(lock, absl::ToChronoNanoseconds(apart), [this] { return is_done_; });
       }
-      const uint64_t done = mine_.done();
-      if (is_done || done != std::exchange(told, done) || mine_.is_allowed()) {
+      if (is_done || mine_.GetsOn(told)) {
         DT_ASSIGN_OR_RETURN(const bool any, AnyWorks(!is_done));
         if (!any) {
           return absl::OkStatus();

@@ -345,8 +345,7 @@ void RemoteTier::AwaitIdle() {
     if (ended->Pop(Deadline::After(kLookAtCopy)).has_value()) {
       return;
     }
-    const uint64_t copied = copied_.done();
-    gets_on = copied != std::exchange(seen, copied);
+    gets_on = copied_.GetsOn(seen);
     if (gets_on) {
       WorkCount::Note();
     }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/threads/work_count.h"
 #include "checkpoint/format/checksum.h"
 #include "checkpoint/storage/checked_file.h"
@@ -165,6 +167,19 @@ TEST(WorkCountTest, CountsBlocksAndCallsOfItsThreadsWorkAlone) {
   }
   WorkCount::Note();
   EXPECT_EQ(count.done(), 4 + 2 * kReaders);
+}
+
+TEST(WorkCountTest, WorkGetsOnByAPieceOrWithinTheTimeThatAPieceIsAllowed) {
+  WorkCount count;
+  const WorkCount::Scope counts(&count);
+  uint64_t seen = count.done();
+  EXPECT_FALSE(count.GetsOn(seen));
+  WorkCount::Note();
+  EXPECT_TRUE(count.GetsOn(seen));
+  EXPECT_FALSE(count.GetsOn(seen)) << "it has seen this piece";
+  WorkCount::Allow(absl::Hours(1));
+  EXPECT_TRUE(count.GetsOn(seen));
+  EXPECT_TRUE(count.GetsOn(seen));
 }
 
 struct Checked {
