@@ -58,7 +58,7 @@ struct Checkpointer::State {
 
   explicit State(Job& j)
       : job(j),
-        exchange(j.group()),
+        exchange(j.group(), j.state().heartbeat.get()),
         tracked(j),
         background(j.config().checkpoint_async() ? std::make_shared<BackgroundSave>(j) : nullptr),
         journal(j, tracked.engines()) {}

@@ -28,8 +28,9 @@ constexpr absl::Duration kTellApart = absl::Seconds(1);
 // has done no further piece says nothing, so that the others' calls run out of time and name it.
 class WorkOfAll {
  public:
-  WorkOfAll(comm::Group& group, const WorkCount& mine, absl::Duration timeout)
-      : group_(group), mine_(mine), timeout_(timeout) {
+  // `heartbeat`: as in GroupExchange.
+  WorkOfAll(comm::Group& group, Heartbeat* heartbeat, const WorkCount& mine, absl::Duration timeout)
+      : group_(group), heartbeat_(heartbeat), mine_(mine), timeout_(timeout) {
     thread_.Submit([this] {
       absl::Status status = absl::InternalError("the thread that waits met an exception");
       const absl::Cleanup end = [&] { ended_.TryPush(std::move(status)); };
@@ -70,6 +71,9 @@ class WorkOfAll {
         if (!any) {
           return absl::OkStatus();
         }
+        if (heartbeat_ != nullptr) {
+          heartbeat_->GetsOn();
+        }
       }
     }
   }
@@ -87,6 +91,7 @@ class WorkOfAll {
   }
 
   comm::Group& group_;
+  Heartbeat* const heartbeat_;
   const WorkCount& mine_;
   const absl::Duration timeout_;
   std::mutex mutex_;
@@ -117,6 +122,9 @@ absl::StatusOr<std::vector<std::string>> GroupExchange::Gather(absl::string_view
                       group_.AllGather(Bytes(padded.data(), widest), Bytes(all.data(), all.size()),
                                        CallOptions("checkpoint reports", deadline)));
   DT_RETURN_IF_ERROR(work.Wait());
+  if (heartbeat_ != nullptr) {
+    heartbeat_->GetsOn();
+  }
   std::vector<std::string> texts;
   for (size_t r = 0; r < world && rank() == 0; ++r) {
     texts.push_back(all.substr(r * widest, lengths[r]));
@@ -141,7 +149,7 @@ absl::StatusOr<std::string> GroupExchange::Broadcast(absl::string_view text, Dea
 absl::Status GroupExchange::Together(absl::FunctionRef<absl::Status()> work,
                                      absl::Duration timeout) {
   WorkCount mine;
-  WorkOfAll all(group_, mine, timeout);
+  WorkOfAll all(group_, heartbeat_, mine, timeout);
   const absl::Status status = [&] {
     const WorkCount::Scope counts(&mine);
     return work();

@@ -114,6 +114,11 @@ void Heartbeat::Resume(const std::string& phase, int64_t since_nanos) {
   last_.phase = phase;
 }
 
+void Heartbeat::GetsOn() {
+  const std::lock_guard lock(mutex_);
+  ++last_.marks;
+}
+
 void Heartbeat::EndStep(const StepReport& report) {
   if (!agent_.connected()) {
     return;

@@ -41,6 +41,8 @@ class Heartbeat {
   std::string Interrupt(const char* phase);
   // The end of Interrupt, which was called at `since_nanos`; a mark if that is long ago.
   void Resume(const std::string& phase, int64_t since_nanos);
+  // The phase gets on, which nothing else shows. The regular beats say so.
+  void GetsOn();
   // A step is finished; its times are sent when they are there, which on a GPU is later.
   void EndStep(const StepReport& report);
 

@@ -20,6 +20,7 @@
 #include "runtime/checkpoint/restore/stored_weights.h"
 #include "runtime/job/exception_status.h"
 #include "runtime/job/gather_texts.h"
+#include "runtime/job/job_state.h"
 #include "runtime/model/dtypes.h"
 #include "torch/nn/module.h"
 
@@ -221,7 +222,8 @@ absl::StatusOr<WarmStarted> WarmStart(Job& job, torch::nn::Module& module, const
     }
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(GroupExchange(job.group()).Together(read, timeout));
+  GroupExchange exchange(job.group(), job.state().heartbeat.get());
+  DT_RETURN_IF_ERROR(exchange.Together(read, timeout));
   DT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       GatherTexts(job.group(), job.rank() == 0 ? DumpJson(EncodeResult(mine)) : "",
                                   Deadline::After(timeout)));

@@ -3,16 +3,23 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/agent_channel.h"
 #include "base/deadline.h"
 #include "base/status.h"
 #include "base/threads/work_count.h"
 #include "comm/group.h"
+#include "runtime/job/heartbeat.h"
+#include "tests/testing/agent_end.h"
 #include "tests/testing/cluster.h"
 
 namespace dtrain::group_exchange_test {
@@ -101,6 +108,50 @@ TEST(TogetherTest, AnErrorIsOfTheRankThatMeetsIt) {
         kTimeout);
     return exchange.rank() == 1 ? Expect(absl::IsDataLoss(status), status.ToString()) : status;
   });
+}
+
+// Else the agent would end a job of one rank that starts from a large checkpoint.
+class AloneTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<AgentChannel> channel = AgentChannel::Connect(agent_.path());
+    ASSERT_TRUE(channel.ok()) << channel.status();
+    channel_ = *std::move(channel);
+    agent_.Accept();
+    heartbeat_ = std::make_unique<Heartbeat>(channel_, 0);
+    auto group = comm::CreateHostGroup(nullptr, {});
+    ASSERT_TRUE(group.ok()) << group.status();
+    group_ = *std::move(group);
+  }
+
+  // How often its agent has heard that the rank got on.
+  uint64_t Marks() {
+    heartbeat_->Mark("program", ++step_);
+    const absl::StatusOr<AgentMessage> message = AgentMessage::Parse(agent_.Receive());
+    EXPECT_TRUE(message.ok()) << message.status();
+    return message.ok() ? message->marks - static_cast<uint64_t>(step_) : 0;
+  }
+
+  AgentEnd agent_;
+  AgentChannel channel_;
+  std::unique_ptr<Heartbeat> heartbeat_;
+  std::unique_ptr<comm::Group> group_;
+  int64_t step_ = 0;
+};
+
+TEST_F(AloneTest, ItsWorkThatGetsOnIsProgressToItsAgent) {
+  GroupExchange exchange(*group_, heartbeat_.get());
+  ASSERT_TRUE(exchange.Together([] { return Work(kTimeout, true); }, kTimeout).ok());
+  const uint64_t marks = Marks();
+  EXPECT_GE(marks, 2U);
+  ASSERT_TRUE(exchange.Gather("a step", Deadline::After(kTimeout)).ok());
+  EXPECT_EQ(Marks(), marks + 1);
+}
+
+TEST_F(AloneTest, ItsWorkThatStandsStillIsNone) {
+  GroupExchange exchange(*group_, heartbeat_.get());
+  ASSERT_TRUE(exchange.Together([] { return Work(kTimeout, false); }, kTimeout).ok());
+  EXPECT_EQ(Marks(), 0U);
 }
 
 }  // namespace
