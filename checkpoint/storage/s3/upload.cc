@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/threads/work_count.h"
 #include "checkpoint/commit/nonce.h"
 
 namespace dtrain::checkpoint::s3 {
@@ -132,7 +133,10 @@ void MultipartUpload::EndPart(int number, absl::StatusOr<UploadedPart> sent) {
 // A part ends within S3Options::request_timeout, and so does the wait.
 absl::Status MultipartUpload::WaitUntilAtMost(int under_way) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return under_way_ <= under_way; });
+  while (under_way_ > under_way) {
+    changed_.wait(lock);
+    WorkCount::Note();  // A part has ended, by another thread.
+  }
   return first_error_;
 }
 
