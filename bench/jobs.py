@@ -26,7 +26,7 @@ def records(run_dir, rank=0):
     """The rank's metrics so far; none before it has begun."""
     try:
         with open(f"{run_dir}/metrics/rank-{rank}.jsonl", encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+            return [json.loads(line) for line in file.read().split("\n")[:-1]]
     except FileNotFoundError:
         return []
 

@@ -48,7 +48,7 @@ class ElasticNodes(EndToEnd):
     def events(self, name, node=0):
         path = f"{self.folder}/{name}/" + ("events.jsonl" if node == 0 else f"events-node-{node}.jsonl")
         with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+            return [json.loads(line) for line in file.read().split("\n")[:-1]]
 
     def check_one_process(self, name, codes, node=0):
         """The node's rank was one process from its first attempt to its last, whose attempts ended there with

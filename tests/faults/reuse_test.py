@@ -33,7 +33,7 @@ class Reuse(EndToEnd):
     def events(run_dir, kind):
         try:
             with open(f"{run_dir}/events.jsonl", encoding="utf-8") as file:
-                lines = [json.loads(line) for line in file if line.endswith("\n")]
+                lines = [json.loads(line) for line in file.read().split("\n")[:-1]]
         except OSError:
             return []
         return [line for line in lines if line["event"] == kind]

@@ -194,7 +194,8 @@ class EndToEnd(unittest.TestCase):
         if not os.path.exists(path):
             return []
         with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+            # All at once: a line that is read line by line may get its end while its beginning is left out.
+            return [json.loads(line) for line in file.read().split("\n")[:-1]]
 
     def losses(self, run_dir):
         return {r["step"]: r["m"]["train/loss"] for r in self.records(run_dir)
