@@ -123,7 +123,7 @@ def read_source(path):
     except (Exception, dcp_errors()) as error:  # torch raises many kinds for files that are not what they should be.
         cause = cause_of(error)
         if isinstance(cause, OSError):
-            raise cause
+            raise cause from error
         raise Refused(f"{path} cannot be read by torch {torch.__version__}: {text_of(cause)}") from error
 
 
