@@ -366,11 +366,13 @@ class Hosts(EndToEnd):
                   "trap 'echo saved; exit 143' TERM; echo ready; while :; do sleep 0.05; done")
         process = self.start(self.script(script, "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1"))
         self.await_ready(process)
-        pids = run(["ip", "netns", "pids", self.spaces["beta"]], text=True).stdout.split()
-        # Its sshd, its agent and its ranks: all at once, or the agent sees its connection end first and says so.
+        # Its ranks, its agent and its sshd: all at once, or the agent sees its connection end first and says so. The
+        # newest is killed first, because the kernel lets a stopped process go on when its parent is gone.
+        found = run(["ip", "netns", "pids", self.spaces["beta"]], text=True).stdout
+        pids = sorted(map(int, found.split()), reverse=True)
         for number, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), pids):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), number)
+                os.kill(pid, number)
         self.await_that(lambda: os.path.exists(f"{self.work}/run/logs/attempt-1/rank-0.out"), process)
         os.remove(f"{self.folder}/beta.pid")
         self.start_sshd("beta")
