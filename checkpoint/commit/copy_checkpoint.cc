@@ -85,12 +85,6 @@ absl::StatusOr<bool> SendFile(Storage& from, StepId id, const ManifestFile& file
   return false;  // Damaged there: the way by this machine names the place, and knows other copies.
 }
 
-absl::Status CheckGoesOn(const std::atomic<bool>* gives_up) {
-  return gives_up != nullptr && *gives_up
-             ? absl::CancelledError("the copy is given up, because its process ends")
-             : absl::OkStatus();
-}
-
 absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storage& to,
                       const std::atomic<bool>* gives_up) {
   const std::string path = absl::StrCat(id.DirectoryName(), "/", file.path);
@@ -99,7 +93,7 @@ absl::Status CopyFile(Storage& from, StepId id, const ManifestFile& file, Storag
   const auto write = [&]() -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto created, to.CreateFile(path, opened->bytes(), AccessOf(file)));
     const auto append = [&](absl::Span<const std::byte> block) -> absl::Status {
-      DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+      DT_RETURN_IF_ERROR(CheckGoesOn(gives_up, "copy"));
       checksummer.Add(block);
       return created->Append(block);
     };
@@ -141,7 +135,7 @@ absl::Status CopyFiles(Storage& from, const Manifest& manifest, Storage& to, Fil
   std::vector<Found> found;
   uint64_t missing = 0;
   for (const ManifestFile& file : manifest.files) {
-    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up, "copy"));
     DT_ASSIGN_OR_RETURN(const Found there, Look(to, manifest.id, file));
     found.push_back(there);
     missing += there == Found::kWhole ? 0 : file.checksum.bytes;
@@ -151,7 +145,7 @@ absl::Status CopyFiles(Storage& from, const Manifest& manifest, Storage& to, Fil
   DT_RETURN_IF_ERROR(to.MakeDirectory(folder + "/state"));
   std::mutex mutex;
   const auto copy = [&](uint64_t i) -> absl::Status {
-    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up, "copy"));
     const ManifestFile& file = manifest.files[i];
     const bool is_whole = found[i] == Found::kWhole;
     if (found[i] == Found::kPart) {

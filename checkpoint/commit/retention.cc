@@ -194,9 +194,7 @@ absl::Status Collect(Storage& storage, StepId current, const Retention& keep,
     return true;
   };
   const std::vector<StepId> remove = CommitsToRemove(input, is_verified);
-  if (gives_up != nullptr && *gives_up) {
-    return absl::CancelledError("the process ends");
-  }
+  DT_RETURN_IF_ERROR(CheckGoesOn(gives_up, "removal"));
   absl::Status first;
   for (const StepId& id : remove) {
     first.Update(RemoveCommit(storage, id));

@@ -102,7 +102,7 @@ class Writer {
   Storage& storage_;
   const WriterOptions options_;
   std::optional<StepId> last_;
-  uint64_t last_bytes_ = 0;  // What the last durable save of this writer took; 0: none yet.
+  uint64_t last_bytes_ = 0;  // The bytes of this writer's last durable save; 0: none yet.
   // Checkpoints that were read back whole, or were known to be good from the start.
   std::set<StepId> verified_;
   bool is_collected_ = false;  // Nothing is left to remove after the last commit.

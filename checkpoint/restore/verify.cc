@@ -21,13 +21,14 @@ absl::Status Damaged(const std::string& display_name, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(display_name, " is damaged: ", what));
 }
 
-absl::Status CheckGoesOn(const std::atomic<bool>* gives_up) {
+}  // namespace
+
+absl::Status CheckGoesOn(const std::atomic<bool>* gives_up, absl::string_view work) {
   return gives_up != nullptr && *gives_up
-             ? absl::CancelledError("the verification is given up, because its process ends")
+             ? absl::CancelledError(
+                   absl::StrCat("the ", work, " is given up, because its process ends"))
              : absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id) {
   const std::string path = absl::StrCat(id.DirectoryName(), "/", kManifestName);
@@ -73,7 +74,7 @@ absl::Status CompareChecksums(const std::string& display_name, const FileChecksu
 // VerifyFile for the copy that the storage gives.
 absl::Status VerifyCopy(Storage& storage, const std::string& path, const FileChecksum& expected,
                         Verify verify, bool from_medium, const std::atomic<bool>* gives_up) {
-  DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+  DT_RETURN_IF_ERROR(CheckGoesOn(gives_up, "verification"));
   const auto opened = storage.OpenFile(path);
   const std::string display_name = storage.DisplayName(path);  // It names the copy that is opened.
   if (absl::IsNotFound(opened.status())) {
@@ -101,7 +102,7 @@ absl::Status VerifyCopy(Storage& storage, const std::string& path, const FileChe
   FileChecksummer checksummer;
   BlockReader blocks(file, expected.bytes);
   for (uint64_t at = 0; at < expected.bytes; at += kBlockBytes) {
-    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up));
+    DT_RETURN_IF_ERROR(CheckGoesOn(gives_up, "verification"));
     DT_ASSIGN_OR_RETURN(const absl::Span<const std::byte> part, blocks.Next());
     checksummer.Add(part);
     const size_t block = at / kBlockBytes;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/format/step_id.h"
 #include "checkpoint/storage/storage.h"
@@ -20,6 +21,10 @@ enum class Verify {
 // The manifest of `id`. NotFound: not committed. InvalidArgument: damaged, or written for another
 // step.
 absl::StatusOr<Manifest> ReadManifest(Storage& storage, StepId id);
+
+// Cancelled: another thread has set `gives_up`, which may be null. `work`, such as "copy", is
+// named.
+absl::Status CheckGoesOn(const std::atomic<bool>* gives_up, absl::string_view work);
 
 // InvalidArgument names the file and the first block that differs. With `from_medium` the cache is
 // dropped first. A damaged copy is removed where the storage has another one, which then counts.

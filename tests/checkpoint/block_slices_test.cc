@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -20,6 +19,7 @@
 #include "checkpoint/restore/tensor_reads.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/forwarding_storage.h"
+#include "tests/checkpoint/restore/large_states.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::block_slices_test {
@@ -30,9 +30,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Le;
 
-constexpr size_t kScale = 4096;                // 8 MiB of each state of a rank.
-constexpr int64_t kElements = 16 * 4096 * 32;  // FakeState's, of one state.
-constexpr uint64_t kStateBytes = kElements * 4;
 constexpr char kStateFile[] = "/step-000000000002.e1/state/rank-0-of-2.safetensors";
 
 struct Read {
@@ -79,22 +76,12 @@ class NotedStorage final : public ForwardingStorage {
   std::vector<Read> reads_;
 };
 
-// Step 2 of two ranks; the tests read rank 0's "master".
-class BlockSlicesTest : public ::testing::Test {
+class BlockSlicesTest : public LargeStatesTest {
  protected:
-  void SetUp() override {
-    storage_ = *OpenPosixStorage(folder_.path());
-    const auto epoch = BeginEpoch(*storage_, "job", 2, std::nullopt);
-    DT_CHECK_OK(epoch.status());
-    DT_CHECK(SaveOnRanks(*storage_, OptionsFor(*epoch), 2, 2, kScale)[0].durable());
-  }
   static std::unique_ptr<Checkpoint> Open(Storage& storage) {
     auto opened = Checkpoint::Open(storage, {1, 2}, Verify::kSizes);
     DT_CHECK_OK(opened.status());
     return *std::move(opened);
-  }
-  static absl::Status Ask(TensorReads& reads, uint64_t offset, absl::Span<std::byte> into) {
-    return reads.AddState(0, {"master", DType::kFloat32, {kElements}}, offset, into);
   }
   // The first block of the file that is all of "master".
   static uint64_t BlockOf(const Checkpoint& from) {
@@ -111,10 +98,6 @@ class BlockSlicesTest : public ::testing::Test {
   }
   static uint64_t PlaceOf(const Checkpoint& from) { return Find(from).offset; }
   static size_t FileOf(const Checkpoint& from) { return Find(from).file; }
-  bool IsSaved(uint64_t offset, absl::Span<const std::byte> read) {
-    return std::memcmp(read.data(), state_.source().state[0].bytes.data() + offset, read.size()) ==
-           0;
-  }
   void Flip(uint64_t offset) {
     std::fstream file(folder_.path() + kStateFile, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(offset));
@@ -123,10 +106,6 @@ class BlockSlicesTest : public ::testing::Test {
     file.put(byte);
     ASSERT_TRUE(file.good());
   }
-
-  const TemporaryFolder folder_{TemporaryFolder::Where::kMemory};
-  std::unique_ptr<Storage> storage_;
-  FakeState state_{2, 0, 2, kScale};
 };
 
 TEST_F(BlockSlicesTest, PiecesOfAnySizeAndPlaceGetTheSavedBytes) {

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "base/agent_channel.h"
 #include "base/unique_fd.h"
 
 namespace dtrain {
@@ -34,6 +36,13 @@ class AgentEnd {
     rmdir(folder_.c_str());
   }
   std::string path() const { return folder_ + "/agent"; }
+  // The rank's end, connected to this one.
+  AgentChannel Connect() {
+    absl::StatusOr<AgentChannel> channel = AgentChannel::Connect(path());
+    EXPECT_TRUE(channel.ok()) << channel.status();
+    Accept();
+    return channel.ok() ? *std::move(channel) : AgentChannel();
+  }
   void Accept() { connection_.reset(accept(listener_.get(), nullptr, nullptr)); }
   void Close() { connection_.reset(); }
   void Send(const std::string& text) const {

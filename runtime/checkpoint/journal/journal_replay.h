@@ -27,7 +27,7 @@ struct ReplayFrom {
   checkpoint::Storage& storage;
   checkpoint::StepId checkpoint;  // The engine holds it.
   checkpoint::Exchange& exchange;
-  absl::Duration timeout;  // Of an exchange, and of a step or another piece of a rank's work.
+  absl::Duration timeout;  // Limits an exchange, and each piece of a rank's work, as a step.
 };
 
 // Collective. Weights, optimizer states, random numbers and `tensors` are then as they were behind

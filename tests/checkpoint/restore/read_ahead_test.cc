@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include "checkpoint/restore/tensor_reads.h"
 #include "checkpoint/storage/posix_storage.h"
 #include "tests/checkpoint/forwarding_storage.h"
+#include "tests/checkpoint/restore/large_states.h"
 #include "tests/checkpoint/testing.h"
 
 namespace dtrain::checkpoint::read_ahead_test {
@@ -26,10 +26,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-constexpr size_t kScale = 4096;                // 8 MiB of each state of a rank.
-constexpr int64_t kElements = 16 * 4096 * 32;  // FakeState's, of one state.
-constexpr uint64_t kStateBytes = kElements * 4;
 
 struct Read {
   size_t opening = 0;  // The number of the open file.
@@ -110,15 +106,8 @@ size_t OpeningsRead(const std::vector<Read>& reads) {
   return ends.size();
 }
 
-// Step 2 of two ranks.
-class ReadAheadTest : public ::testing::Test {
+class ReadAheadTest : public LargeStatesTest {
  protected:
-  void SetUp() override {
-    storage_ = *OpenPosixStorage(folder_.path());
-    const auto epoch = BeginEpoch(*storage_, "job", 2, std::nullopt);
-    DT_CHECK_OK(epoch.status());
-    DT_CHECK(SaveOnRanks(*storage_, OptionsFor(*epoch), 2, 2, kScale)[0].durable());
-  }
   static std::unique_ptr<Checkpoint> Begin(Storage& storage) {
     AloneExchange alone;
     const AttemptOptions options{.job = "job", .verify = Verify::kSizes};
@@ -127,17 +116,12 @@ class ReadAheadTest : public ::testing::Test {
     DT_CHECK(attempt->checkpoint != nullptr);
     return std::move(attempt->checkpoint);
   }
-  static absl::Status Ask(TensorReads& reads, uint64_t offset, absl::Span<std::byte> into) {
-    return reads.AddState(0, {"master", DType::kFloat32, {kElements}}, offset, into);
+  void ReadWhole(TensorReads& reads) {
+    std::vector<std::byte> whole(kStateBytes);
+    ASSERT_TRUE(Ask(reads, 0, absl::MakeSpan(whole)).ok());
+    ASSERT_TRUE(reads.Run().ok());
+    EXPECT_TRUE(IsSaved(0, whole));
   }
-  bool IsSaved(uint64_t offset, absl::Span<const std::byte> read) {
-    return std::memcmp(read.data(), state_.source().state[0].bytes.data() + offset, read.size()) ==
-           0;
-  }
-
-  const TemporaryFolder folder_{TemporaryFolder::Where::kMemory};
-  std::unique_ptr<Storage> storage_;
-  FakeState state_{2, 0, 2, kScale};
 };
 
 TEST_F(ReadAheadTest, NothingIsReadAheadBeforeTheEpochHasBegunAndSmallFilesAreFirst) {
@@ -155,24 +139,18 @@ TEST_F(ReadAheadTest, WhereTheSystemReadsAheadItIsNotAskedTo) {
   NotingStorage storage(*storage_, /*reads_ahead=*/true);
   const auto from = Begin(storage);
   TensorReads reads(*from);
-  std::vector<std::byte> whole(kStateBytes);
-  ASSERT_TRUE(Ask(reads, 0, absl::MakeSpan(whole)).ok());
   reads.AddOtherFiles();
-  ASSERT_TRUE(reads.Run().ok());
+  ReadWhole(reads);
   const std::vector<std::string> events = storage.TakeEvents();
   EXPECT_EQ(events.size(), 1U) << "the epoch's record";
-  EXPECT_TRUE(IsSaved(0, whole));
 }
 
 TEST_F(ReadAheadTest, WhereTheSystemReadsAheadBlocksInARowAreReadForwardsThroughAFileOfTheirOwn) {
   NotingStorage storage(*storage_, /*reads_ahead=*/true);
   const auto from = Begin(storage);
   TensorReads reads(*from);
-  std::vector<std::byte> whole(kStateBytes);
-  ASSERT_TRUE(Ask(reads, 0, absl::MakeSpan(whole)).ok());
   storage.TakeReads();
-  ASSERT_TRUE(reads.Run().ok());
-  EXPECT_TRUE(IsSaved(0, whole));
+  ReadWhole(reads);
   EXPECT_EQ(OpeningsRead(storage.TakeReads()), 1U);
 
   std::vector<std::byte> first(100);

@@ -85,7 +85,7 @@ class Cluster {
   std::vector<ElasticAction> ends;       // kDismiss and kEnd.
   std::string why;                       // Of the last start.
   FailureCounts kept;                    // Likewise.
-  std::string unsaved;                   // What all ranks say of a save at a stop that fails.
+  std::string unsaved;                   // The message of all ranks where the save at a stop fails.
 
  private:
   void Report(int id, NodeReport report) {

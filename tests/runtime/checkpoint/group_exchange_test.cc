@@ -114,10 +114,6 @@ TEST(TogetherTest, AnErrorIsOfTheRankThatMeetsIt) {
 class AloneTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    absl::StatusOr<AgentChannel> channel = AgentChannel::Connect(agent_.path());
-    ASSERT_TRUE(channel.ok()) << channel.status();
-    channel_ = *std::move(channel);
-    agent_.Accept();
     heartbeat_ = std::make_unique<Heartbeat>(channel_, 0);
     auto group = comm::CreateHostGroup(nullptr, {});
     ASSERT_TRUE(group.ok()) << group.status();
@@ -133,7 +129,7 @@ class AloneTest : public ::testing::Test {
   }
 
   AgentEnd agent_;
-  AgentChannel channel_;
+  AgentChannel channel_ = agent_.Connect();
   std::unique_ptr<Heartbeat> heartbeat_;
   std::unique_ptr<comm::Group> group_;
   int64_t step_ = 0;

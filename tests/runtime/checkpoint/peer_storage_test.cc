@@ -73,22 +73,27 @@ absl::Status Use(RankContext& context, const comm::SideLines& lines, const std::
   return end();
 }
 
-// `serve`: what rank 1 does.
-void ExpectAllWell(
-    const std::function<absl::Status(RankContext& context, const comm::SideLines& lines)>& serve,
-    const std::string& folder, const Body& body) {
+using Part = std::function<absl::Status(RankContext& context, const comm::SideLines& lines)>;
+
+// Rank 1 serves, and rank 0 uses what it serves.
+void ExpectBothWell(const Part& use, const Part& serve) {
   for (const auto& result :
        testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
          DT_ASSIGN_OR_RETURN(const auto group,
                              comm::CreateHostGroup(context.store, context.group_options()));
          DT_ASSIGN_OR_RETURN(const comm::SideLines lines,
                              comm::SideLines::Of(*group, *context.store));
-         DT_RETURN_IF_ERROR(context.rank == 1 ? serve(context, lines)
-                                              : Use(context, lines, folder, body));
+         DT_RETURN_IF_ERROR(context.rank == 1 ? serve(context, lines) : use(context, lines));
          return group->Barrier(Deadline::After(kTime));
        })) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
+}
+
+void ExpectAllWell(const Part& serve, const std::string& folder, const Body& body) {
+  ExpectBothWell([&](RankContext& context,
+                     const comm::SideLines& lines) { return Use(context, lines, folder, body); },
+                 serve);
 }
 
 void ExpectAllWell(const std::string& folder, const Body& body) {
@@ -355,18 +360,10 @@ absl::Status AskTwice(RankContext& context, const comm::SideLines& lines) {
 
 TEST(PeerStorageTest, AHostThatGetsNoThreadRefusesOneConnectionAndServesTheNext) {
   const testing::TempFolder folder;
-  for (const auto& result :
-       testing::RunRanks({.size = 2}, [&](RankContext& context) -> absl::Status {
-         DT_ASSIGN_OR_RETURN(const auto group,
-                             comm::CreateHostGroup(context.store, context.group_options()));
-         DT_ASSIGN_OR_RETURN(const comm::SideLines lines,
-                             comm::SideLines::Of(*group, *context.store));
-         DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder.path()));
-         return context.rank == 1 ? ServeWithoutThreads(context, lines, *storage)
-                                  : AskTwice(context, lines);
-       })) {
-    EXPECT_TRUE(result.status.ok()) << result.status;
-  }
+  ExpectBothWell(AskTwice, [&](RankContext& context, const comm::SideLines& lines) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenPosixStorage(folder.path()));
+    return ServeWithoutThreads(context, lines, *storage);
+  });
 }
 
 }  // namespace

@@ -23,13 +23,6 @@ using testing::ElementsAre;
 
 class HeartbeatTest : public testing::Test {
  protected:
-  void SetUp() override {
-    absl::StatusOr<AgentChannel> channel = AgentChannel::Connect(agent_.path());
-    ASSERT_TRUE(channel.ok()) << channel.status();
-    channel_ = *std::move(channel);
-    agent_.Accept();
-  }
-
   std::vector<AgentMessage> Arrived() {
     std::vector<AgentMessage> messages;
     for (std::string text = agent_.TakeArrived(); !text.empty(); text = agent_.TakeArrived()) {
@@ -41,7 +34,7 @@ class HeartbeatTest : public testing::Test {
   }
 
   AgentEnd agent_;
-  AgentChannel channel_;
+  AgentChannel channel_ = agent_.Connect();
 };
 
 std::vector<std::string> PhasesOf(const std::vector<AgentMessage>& messages) {
